@@ -264,8 +264,8 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     attention  (T, L) alpha, which sums to 1 at every step; (T, rows, columns) where the grid is known
     gates      (T,) beta
     words      the words without `<eos>`, if the tokens have been decoded: the text of each token without spaces
-    calibrated_log_probs  (T,) calibrated log p of each token, if the model is calibrated
-    unsure     whether the image is unlike those that the calibrated model was trained on
+    confidence_log_probs  (T,) log p of each token as a Confidence rates it, if the model has one
+    not_sure   whether the image is unlike those that the model was trained on, as its Confidence says
     parts      what each word adds to the caption, with the space before it; empty if words are joined by spaces
     """
 
@@ -274,8 +274,8 @@ class CaptionOutput(NamedTuple, Generic[Array]):
     attention: Array
     gates: Array
     words: tuple[str, ...] = ()
-    calibrated_log_probs: Array | None = None
-    unsure: bool = False
+    confidence_log_probs: Array | None = None
+    not_sure: bool = False
     parts: tuple[str, ...] = ()
 
     @property
@@ -285,8 +285,8 @@ class CaptionOutput(NamedTuple, Generic[Array]):
 
     @property
     def marked(self) -> str:
-        """The caption, with the mark of doubt if the model is unsure of the image."""
-        return self.caption + NOT_SURE * self.unsure
+        """The caption, with the mark of doubt if the model is not sure of the image."""
+        return self.caption + NOT_SURE * self.not_sure
 
     @property
     def log_prob(self) -> float:
@@ -295,10 +295,11 @@ class CaptionOutput(NamedTuple, Generic[Array]):
 
     @property
     def confidence(self) -> float:
-        """Geometric mean of the tokens' probabilities, 0 to 1: exp(log p / T), calibrated if the model is."""
+        """Geometric mean of the tokens' probabilities, 0 to 1: exp(log p / T), as rated if the model has a
+        `Confidence`."""
         return math.exp(float(self.best_log_probs.sum()) / max(len(self.tokens), 1))  # type: ignore[attr-defined]
 
     @property
     def best_log_probs(self) -> Array:
-        """Calibrated log p of each token (T,) if the model is calibrated, otherwise its log p."""
-        return self.log_probs if self.calibrated_log_probs is None else self.calibrated_log_probs
+        """log p of each token (T,), as rated if the model has a `Confidence`."""
+        return self.log_probs if self.confidence_log_probs is None else self.confidence_log_probs

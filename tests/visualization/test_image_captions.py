@@ -79,11 +79,11 @@ def test_a_size_that_a_file_cannot_have_raises_an_error(tmp_path: Path, name: st
 
 def test_the_mark_of_doubt_is_in_every_picture(tmp_path: Path):
     sure = gated()
-    unsure = replace(sure, captions=(sure.best._replace(unsure=True),))
-    assert unsure.plot().get_suptitle() == f"{' '.join(WORDS)} (not sure)"
-    assert repr(unsure).endswith("(not sure)>")
+    not_sure = replace(sure, captions=(sure.best._replace(not_sure=True),))
+    assert not_sure.plot().get_suptitle() == f"{' '.join(WORDS)} (not sure)"
+    assert repr(not_sure).endswith("(not sure)>")
     ink = []
-    for number, caption in enumerate((sure, unsure)):
+    for number, caption in enumerate((sure, not_sure)):
         caption.save(tmp_path / f"{number}.gif")
         with Image.open(tmp_path / f"{number}.gif") as animation:
             assert animation.n_frames == len(WORDS) + 1

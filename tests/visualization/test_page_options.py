@@ -86,7 +86,7 @@ def background(tab: Any, number: int) -> float:
 def test_words_are_shaded_by_their_probability_and_by_the_gate_after_one_click(open_page: Open):
     caption = output(["a", "b", "c"], made_up(0, 3, 3, 3), np.array([0.4, 0.5, 0.0]))
     caption = caption._replace(log_probs=np.log([0.9, 0.3, 0.6]))
-    tab = open_page(page_of(captioned(caption._replace(calibrated_log_probs=np.log([0.8, 0.25, 0.5])))))
+    tab = open_page(page_of(captioned(caption._replace(confidence_log_probs=np.log([0.8, 0.25, 0.5])))))
     legend = tab.locator(".legend:visible")
     for name, expected, meaning in (
         (None, [0.8, 0.25, 0.5], "0 1, the probability of the word"),
@@ -137,7 +137,7 @@ def test_a_search_finds_photographs_by_name_captions_and_references(open_page: O
 
 def test_photographs_with_a_mark_of_doubt_can_be_shown_alone(open_page: Open):
     captions = [sentence("a", " dog"), sentence("a", " cat"), sentence("a", " bird")]
-    marked = [replace(one, captions=(one.best._replace(unsure=n > 0),)) for n, one in enumerate(captions)]
+    marked = [replace(one, captions=(one.best._replace(not_sure=n > 0),)) for n, one in enumerate(captions)]
     tab = open_page(page_of(*marked))
     tab.get_by_label("Only not sure").check()
     assert shown(tab) == "12"

@@ -169,7 +169,7 @@ def print_rows(by_model: Mapping[str, Sequence[CaptionRow]], is_single: bool) ->
     for model, rows in by_model.items():
         for row in rows:
             labels = [*([] if is_single else [row.file]), *([model] if len(by_model) > 1 else [])]
-            cells = [*labels, row.caption, *(["not sure"] if row.unsure else [])]
+            cells = [*labels, row.caption, *(["not sure"] if row.not_sure else [])]
             print("\t".join(map(printable, cells)), flush=True)
 
 

@@ -36,8 +36,8 @@ METADATA_KEY = "showattendtell"
 ENCODER = "encoder."
 """Prefix of the encoder's weights in a state dict."""
 
-CALIBRATION = "calibration"
-"""Entry of a checkpoint with the tensors of its `Calibration`; in a model folder the prefix of their names."""
+CONFIDENCE = "confidence"
+"""Entry of a checkpoint with the tensors of its `Confidence`; in a model folder the prefix of their names."""
 
 CACHE = '${oc.env:SHOWATTENDTELL_CACHE,"~/.cache/showattendtell"}'
 """The setting `cache` of a published model, resolved on the machine that uses it."""
@@ -193,9 +193,9 @@ def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     else:
         checkpoint = load(file)
         metadata, state = checkpoint[METADATA_KEY], checkpoint.get("state_dict", {})
-        calibration = checkpoint.get(CALIBRATION, {})
-        if isinstance(state, dict) and isinstance(calibration, dict):
-            state = state | {f"{CALIBRATION}.{name}": values for name, values in calibration.items()}
+        confidence = checkpoint.get(CONFIDENCE, {})
+        if isinstance(state, dict) and isinstance(confidence, dict):
+            state = state | {f"{CONFIDENCE}.{name}": values for name, values in confidence.items()}
     check_metadata(metadata, file)
     _check_weights(state, file)
     return metadata, state

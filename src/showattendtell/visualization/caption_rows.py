@@ -24,7 +24,7 @@ class CaptionRow(NamedTuple):
     file        path or URL of the photograph
     log_prob    log p of the caption
     confidence  in the caption, 0 to 1
-    unsure      whether the photograph is unlike those that a calibrated model was trained on
+    not_sure    whether the photograph is unlike those that the model was trained on
     checkpoint  the model; the checkpoints of an ensemble are joined by ` + `
     settings    checksum of the models and settings of the command, for `resume=true`
     """
@@ -33,7 +33,7 @@ class CaptionRow(NamedTuple):
     caption: str
     log_prob: float
     confidence: float
-    unsure: bool
+    not_sure: bool
     checkpoint: str
     settings: str
 
@@ -42,7 +42,7 @@ class CaptionRow(NamedTuple):
         cls, file: str, caption: CaptionOutput[np.ndarray], checkpoints: Iterable[str], settings: str
     ) -> "CaptionRow":
         log_prob, confidence = round(caption.log_prob, 6), round(caption.confidence, 6)
-        return cls(file, caption.caption, log_prob, confidence, caption.unsure, " + ".join(checkpoints), settings)
+        return cls(file, caption.caption, log_prob, confidence, caption.not_sure, " + ".join(checkpoints), settings)
 
 
 BEGINNING = b'{"file": '

@@ -81,7 +81,7 @@ class ImageCaptions:
     gates = property(attrgetter("best.gates"))
     log_prob = property(attrgetter("best.log_prob"))
     confidence = property(attrgetter("best.confidence"))
-    unsure = property(attrgetter("best.unsure"))
+    not_sure = property(attrgetter("best.not_sure"))
 
     @property
     def maps(self) -> np.ndarray:
@@ -257,10 +257,10 @@ def render(page: Page, template: str = "page.html") -> str:
         template,
         page=page,
         note=page.note,
-        doubts=any(output.unsure for entry in page.entries for output in entry.outputs),
+        doubts=any(output.not_sure for entry in page.entries for output in entry.outputs),
         gated=gated,
         darkest=DARKEST,
-        unsure=UNSURE,
+        not_sure=UNSURE,
         encode_map=encode_map,
         describe_peak=describe_peak,
         zip=zip,

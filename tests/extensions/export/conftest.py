@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_models import small_model
 
-from showattendtell.decoding.image_captioner import Calibration
+from showattendtell.decoding.confidence import Confidence
 from showattendtell.extensions.export.formats import write_graphs
 from showattendtell.extensions.export.graphs import ExportModel, export_model
 from showattendtell.models.kernels.parallel import plain_torch
@@ -23,7 +23,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExportMode
     small = small_model()
     width, curve = small.encoder.region_dim, torch.tensor([0.8, 0.4, -0.5])
     directions, _ = torch.linalg.qr(torch.randn(width, 2))
-    calibration = Calibration(curve, torch.zeros(width), directions, torch.tensor(2.0))
+    calibration = Confidence(curve, torch.zeros(width), directions, torch.tensor(2.0))
     with plain_torch():
         model = export_model("small", small, checkpoint, 8, calibration)
         write_graphs(folder, model)

@@ -15,8 +15,9 @@ from torch import nn
 from showattendtell.data.images import MAX_ASPECT_RATIO, CropMode, Preprocessing, open_image
 from showattendtell.data.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer
 from showattendtell.decoding.beam_search import BeamSearch
+from showattendtell.decoding.confidence import Confidence, rate_captions, unit_mean
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner, calibrate_captions, unit_mean
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs_of
 from showattendtell.extensions.export.run_onnx import assess as script_assess
 from showattendtell.extensions.export.run_onnx import beam_search, preprocess, sentence_of, start
@@ -104,25 +105,25 @@ def test_the_script_is_as_sure_as_the_package():
     means = unit_mean(REGIONS)
     mean = means.mean(dim=0)
     directions = torch.linalg.svd(means - mean, full_matrices=False)[2][:3].T
-    calibration = Calibration(torch.tensor([0.8, 0.4, -0.5]), mean, directions, torch.tensor(torch.inf))
+    calibration = Confidence(torch.tensor([0.8, 0.4, -0.5]), mean, directions, torch.tensor(torch.inf))
     unlikeness = calibration(REGIONS)
     calibration.threshold = unlikeness.median()
     with plain_torch():
         captions = model.generate(REGIONS)
-        expected = calibrate_captions(captioner, calibration, REGIONS, captions)
+        expected = rate_captions(captioner, calibration, REGIONS, captions)
         graphs = in_plain_torch(captioner)
         graphs["unlikeness"] = lambda regions: [calibration(torch.from_numpy(regions)).numpy()]
         card = {**SEARCH, "calibration": {"curve": [0.8, 0.4, -0.5], "threshold": calibration.threshold.item()}}
         for number, [other] in enumerate(expected):
             started = start(graphs, np.array([number]))
             caption = beam_search(graphs, card, started, 3)
-            confidence, unsure = script_assess(graphs, card, started, caption)
+            confidence, not_sure = script_assess(graphs, card, started, caption)
             assert confidence == pytest.approx(other.confidence, **close)
-            assert unsure == other.unsure
+            assert not_sure == other.not_sure
             plain, never = script_assess(graphs, SEARCH, started, beam_search(graphs, SEARCH, started, 3))
             assert plain == pytest.approx(captions[number][0].confidence, **close)
             assert not never
-    assert 0 < sum(one.unsure for [one] in expected) < len(expected)
+    assert 0 < sum(one.not_sure for [one] in expected) < len(expected)
 
 
 def photograph(folder: Path, kind: str) -> Path:

@@ -15,7 +15,8 @@ from small_models import ATTENTIONS, KINDS, VOCABULARY, D, small_captioner, smal
 from torch import Tensor, nn
 
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
+from showattendtell.decoding.confidence import Confidence
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import formats
 from showattendtell.extensions.export.formats import check_graphs, compare, halve_weights, write_graphs
@@ -58,8 +59,8 @@ def test_a_model_with_other_weights_is_found_out(exported: tuple[Path, ExportMod
 
 def test_other_unlikeness_is_found_out(exported: tuple[Path, ExportModel]):
     folder, model = exported
-    assert model.calibration
-    doubtful = Calibration(**{**model.calibration.state_dict(), "threshold": torch.tensor(-1.0)})
+    assert model.confidence
+    doubtful = Confidence(**{**model.confidence.state_dict(), "threshold": torch.tensor(-1.0)})
     with pytest.raises(UserError, match=r"captions of small differ: .*, as PyTorch; scores and maps differ by 1e\+00"):
         check_graphs(folder, model._replace(calibration=doubtful))
 
@@ -147,7 +148,7 @@ class Grids(nn.Module):
         return 2 * regions
 
 
-def graphs_with(captioner: Captioner, calibration: Calibration | None = None) -> dict[str, Graph]:
+def graphs_with(captioner: Captioner, calibration: Confidence | None = None) -> dict[str, Graph]:
     model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(allow_unk=False))  # type: ignore[arg-type]
     return graphs_of(model.eval(), 6, calibration)
 
@@ -201,7 +202,7 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
 @torch.no_grad()
 def test_a_calibrated_model_has_a_graph_of_unlikeness(way: str):
     directions, _ = torch.linalg.qr(torch.randn(D, 2))
-    calibration = Calibration(torch.zeros(3), torch.rand(D), directions, torch.tensor(0.5))
+    calibration = Confidence(torch.zeros(3), torch.rand(D), directions, torch.tensor(0.5))
     with plain_torch():
         unlikeness = as_function(graphs_with(small_captioner(), calibration)["unlikeness"], way)
     for number in (1, 5):

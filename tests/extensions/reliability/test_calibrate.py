@@ -8,7 +8,7 @@ import pytest
 import torch
 from runs import Run, assert_done, assert_error
 
-from showattendtell.inference.checkpoints import CALIBRATION
+from showattendtell.inference.checkpoints import CONFIDENCE
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def calibrated(run: Run, checkpoint: Path, folder: Path) -> Path:
 
 def test_weights_stay_the_same_and_the_calibration_is_added(calibrated: Path, checkpoint: Path):
     before, after = (torch.load(file, weights_only=True) for file in (checkpoint, calibrated))
-    assert after.keys() - before.keys() == {CALIBRATION}
+    assert after.keys() - before.keys() == {CONFIDENCE}
     for name, weights in before["state_dict"].items():
         assert torch.equal(weights, after["state_dict"][name]), name
 
@@ -33,7 +33,7 @@ def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
 ):
     content = torch.load(calibrated, weights_only=True)
     doubtful = tmp_path / "doubtful.ckpt"
-    content[CALIBRATION]["threshold"] = torch.tensor(-1.0)
+    content[CONFIDENCE]["threshold"] = torch.tensor(-1.0)
     torch.save(content, doubtful)
     scene = next((calibrated.parents[2] / "cache").rglob("shapes-*/**/*.png"))
     said, rows = [], []
@@ -44,7 +44,7 @@ def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
     plain, calibrated_line, doubted = (done.out.splitlines()[0] for done in said)
     assert plain == calibrated_line
     assert doubted == f"{plain}\tnot sure"
-    assert [row["unsure"] for row in rows[::2]] == [False, True]
+    assert [row["not_sure"] for row in rows[::2]] == [False, True]
     assert rows[1]["confidence"] != rows[0]["confidence"]
     assert rows[1]["log_prob"] == rows[0]["log_prob"]
     assert f"captioned: {plain} (not sure)" in (tmp_path / "out2/index.html").read_text()
@@ -56,7 +56,7 @@ def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path
     metrics = "metrics=[bleu,calibration,faithfulness]"
     done = assert_done(run("evaluate", f"checkpoint={calibrated}", metrics, "output=reliability.json"))
     result = json.loads((folder / "reliability.json").read_text())
-    assert 0 <= result["unsure"] <= 100
+    assert 0 <= result["not_sure"] <= 100
     assert 0 <= result["ece"] <= 100
     assert "expected calibration error" in done.out
     faithfulness = result["faithfulness"]

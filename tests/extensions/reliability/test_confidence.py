@@ -15,7 +15,7 @@ from small_models import small_model
 
 from showattendtell import load
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import Calibration, calibrate_captions, unit_mean
+from showattendtell.decoding.confidence import Confidence, rate_captions, unit_mean
 from showattendtell.errors import UserError
 from showattendtell.extensions.reliability.confidence import (
     calibration_errors,
@@ -24,7 +24,7 @@ from showattendtell.extensions.reliability.confidence import (
     word_log_probs,
     write_calibrated,
 )
-from showattendtell.inference.checkpoints import CALIBRATION
+from showattendtell.inference.checkpoints import CONFIDENCE
 from showattendtell.inference.loading import average, load_model, save_model_folder
 from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.types import Caption, Example
@@ -32,10 +32,10 @@ from showattendtell.types import Caption, Example
 FIGURES = Path(__file__).parents[3] / "docs/figures"
 
 
-def made_up(width: int, curve: Sequence[float] = (0.8, 0.4, -0.5), threshold: float = 0.3) -> Calibration:
+def made_up(width: int, curve: Sequence[float] = (0.8, 0.4, -0.5), threshold: float = 0.3) -> Confidence:
     generator = torch.Generator().manual_seed(0)
     mean, directions = principal_directions(unit_mean(torch.rand(40, 3, width, generator=generator)))
-    return Calibration(torch.tensor(curve), mean, directions, torch.tensor(threshold))
+    return Confidence(torch.tensor(curve), mean, directions, torch.tensor(threshold))
 
 
 def test_a_planted_curve_is_found():
@@ -110,58 +110,58 @@ def test_confidence_is_the_mean_of_calibrated_probabilities_and_doubt_is_a_dista
     regions = model.regions(regions[..., :-2])
     unlikeness = calibration(regions)
     calibration.threshold = unlikeness.sort().values[1]
-    for image, of_image in enumerate(calibrate_captions(model.captioner, calibration, regions, captions)):
+    for image, of_image in enumerate(rate_captions(model.captioner, calibration, regions, captions)):
         for found, before in zip(of_image, captions[image], strict=True):
             tokens = torch.tensor([found.tokens])
             logits = model.captioner(regions[image : image + 1], torch.tensor([0]), tokens).logits
-            scaled = calibration.calibrate(logits.log_softmax(dim=1))
+            scaled = calibration.rescale(logits.log_softmax(dim=1))
             expected = scaled.gather(1, tokens.T).squeeze(1)
-            torch.testing.assert_close(found.calibrated_log_probs, expected, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(found.confidence_log_probs, expected, atol=1e-5, rtol=1e-4)
             assert found.confidence == pytest.approx(math.exp(expected.mean()), rel=1e-4)
-            assert found.unsure == bool(unlikeness[image] > calibration.threshold)
+            assert found.not_sure == bool(unlikeness[image] > calibration.threshold)
             assert (found.tokens, found.log_prob) == (before.tokens, before.log_prob)
             assert before.confidence == pytest.approx(math.exp(before.log_prob / len(before.tokens)))
-            assert not before.unsure
+            assert not before.not_sure
 
 
 def test_a_calibration_is_kept_by_files_and_folders_and_lost_by_an_average(tmp_path: Path):
     path = save(tmp_path / "a.ckpt", 1)
     model = load_model(path, "cpu", BeamSearch())
-    assert model.calibration is None
-    calibrated = model._replace(calibration=made_up(model.module.encoder.region_dim))
+    assert model.confidence is None
+    calibrated = model._replace(confidence=made_up(model.module.encoder.region_dim))
     write_calibrated(Path(path), calibrated, Path(path))
     save_model_folder(model, tmp_path / "folder")
     write_calibrated(tmp_path / "folder", calibrated, tmp_path / "copy")
     for place in (path, tmp_path / "copy"):
         found = load_model(str(place), "cpu", BeamSearch())
-        assert found.calibration
+        assert found.confidence
         for name, values in made_up(model.module.encoder.region_dim).state_dict().items():
-            torch.testing.assert_close(found.calibration.state_dict()[name], values, atol=1e-3, rtol=1e-3)
+            torch.testing.assert_close(found.confidence.state_dict()[name], values, atol=1e-3, rtol=1e-3)
         for name, values in model.module.state_dict().items():
             close = {"atol": 1e-3, "rtol": 1e-2}  # a folder has matrices in half precision
             torch.testing.assert_close(found.module.state_dict()[name], values, **close)
-    assert CALIBRATION not in average([path, path])
+    assert CONFIDENCE not in average([path, path])
 
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"curve": torch.zeros(2)}, r"the calibration in .* was altered"),
-        ({"curve": torch.full((3,), 1e30)}, r"the calibration in .* was altered"),
-        ({"directions": torch.zeros(7, 2)}, r"the calibration in .* was altered"),
-        ({"more": torch.zeros(1)}, r"the calibration in .* was altered"),
+        ({"curve": torch.zeros(2)}, r"the confidence in .* was altered"),
+        ({"curve": torch.full((3,), 1e30)}, r"the confidence in .* was altered"),
+        ({"directions": torch.zeros(7, 2)}, r"the confidence in .* was altered"),
+        ({"more": torch.zeros(1)}, r"the confidence in .* was altered"),
         (
             {"mean": torch.zeros(3), "directions": torch.zeros(3, 1)},
-            r"the calibration in .* is that of another encoder",
+            r"the confidence in .* is that of another encoder",
         ),
-        ({"threshold": torch.tensor(torch.nan)}, r"was altered: calibration\.threshold has values that are not finite"),
+        ({"threshold": torch.tensor(torch.nan)}, r"was altered: confidence\.threshold has values that are not finite"),
     ],
 )
 def test_an_altered_calibration_is_reported(changes: dict[str, Any], sentence: str, tmp_path: Path):
     path = save(tmp_path / "a.ckpt", 1)
     content = torch.load(path, weights_only=True)
     width = load_model(path, "cpu", BeamSearch()).module.encoder.region_dim
-    torch.save({**content, CALIBRATION: made_up(width).state_dict() | changes}, path)
+    torch.save({**content, CONFIDENCE: made_up(width).state_dict() | changes}, path)
     with pytest.raises(UserError, match=sentence):
         load_model(path, "cpu", BeamSearch())
 
@@ -169,21 +169,21 @@ def test_an_altered_calibration_is_reported(changes: dict[str, Any], sentence: s
 def test_the_bundled_model_is_sure_of_a_skater_and_not_of_a_drawing():
     captioner = load()
     skater = captioner(FIGURES / "skater.jpg")
-    assert not skater.unsure
+    assert not skater.not_sure
     assert 0.3 < skater.confidence < 1
     assert (skater.best.best_log_probs < 0).all()
     assert not np.allclose(skater.best.best_log_probs, skater.log_probs)
     stripes = np.kron(np.indices((16, 16)).sum(axis=0) % 2, np.ones((20, 20)))
     drawing = captioner(Image.fromarray((255 * stripes).astype(np.uint8)))
-    assert drawing.unsure
+    assert drawing.not_sure
 
 
 def test_a_calibration_changes_no_caption():
     model = load_model("flickr8k_soft", "cpu", BeamSearch(beam_size=3))
-    with_doubt, without = load(), CaptioningPipeline("plain", [model._replace(calibration=None)])
+    with_doubt, without = load(), CaptioningPipeline("plain", [model._replace(confidence=None)])
     own, plain = with_doubt(FIGURES / "bird.jpg"), without(FIGURES / "bird.jpg")
     assert (own.caption, own.tokens) == (plain.caption, plain.tokens)
     np.testing.assert_allclose(own.log_probs, plain.log_probs, atol=1e-5)
     np.testing.assert_allclose(own.attention, plain.attention, atol=1e-5)
     assert plain.confidence == pytest.approx(math.exp(plain.log_probs.sum() / len(plain.tokens)))
-    assert not plain.unsure
+    assert not plain.not_sure

@@ -36,7 +36,7 @@ def photographs_of_coco() -> tuple[list[Path], list[Path]]:
 
 @torch.no_grad()
 def unlikeness(captioner: CaptioningPipeline, photographs: Sequence[Path]) -> torch.Tensor:
-    module, calibration = captioner.models[0].module, captioner.calibration
+    module, calibration = captioner.models[0].module, captioner.confidence
     assert calibration
     batches = [photographs[start : start + 16] for start in range(0, len(photographs), 16)]
     seen = (torch.stack([module.encoder.preprocessing(read_pixels(path)) for path in batch]) for batch in batches)
@@ -48,7 +48,7 @@ def unlikeness(captioner: CaptioningPipeline, photographs: Sequence[Path]) -> to
 def test_unlike_photographs_are_doubted():
     """The figures of docs/extensions/reliability.md, which `pytest -s` prints."""
     captioner, (unlike, others) = load(), photographs_of_coco()
-    calibration = captioner.calibration
+    calibration = captioner.confidence
     assert calibration
     names = (FLICKR / "Flickr_8k.testImages.txt").read_text().split()
     test = [FLICKR / "images" / names[number * len(names) // 300] for number in range(300)]
@@ -58,7 +58,7 @@ def test_unlike_photographs_are_doubted():
     outputs = list(captioner.stream([*test, *unlike]))
     by_log_prob = binary_auroc(torch.tensor([-float(one.log_probs.mean()) for one in outputs]), labels)
     naming = [output for output in outputs[len(test) :] if {*NAMED.split()} & {*output.words}]
-    unmarked = sum(not output.unsure for output in naming)
+    unmarked = sum(not output.not_sure for output in naming)
     marked = [(values > calibration.threshold).float().mean() for values in (inside, beside)]
     print(f"\nAUROC of the distance {area:.3f}, of the mean log-probability {by_log_prob:.3f}")
     print(f"{len(naming)} of {len(unlike)} captions name people or dogs, {unmarked} of them without a mark")

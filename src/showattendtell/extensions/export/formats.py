@@ -90,15 +90,15 @@ def compare(folder: Path, model: ExportModel, pixels: Tensor) -> tuple[str, str,
     decoding = BeamSearch(beam_size=BEAM, max_length=card["max_length"], allow_unk=False)
     captioner = ImageCaptioner(module.encoder, module.captioner, module.vocabulary, decoding)
     with torch.no_grad():
-        [[expected]] = ImageCaptionerEnsemble([captioner], model.calibration).generate([pixels])
+        [[expected]] = ImageCaptionerEnsemble([captioner], model.confidence).generate([pixels])
     graphs = {name: run_onnx.open_graph(folder / "onnx" / f"{name}.onnx") for name in model.graphs}
     started = run_onnx.start(graphs, pixels.numpy())
     caption = run_onnx.beam_search(graphs, card, started, BEAM)
-    confidence, unsure = run_onnx.assess(graphs, card, started, caption)
+    confidence, not_sure = run_onnx.assess(graphs, card, started, caption)
     differences = [
         (caption.log_prob - expected.log_prob) / max(1, abs(expected.log_prob)),
         confidence - expected.confidence,
-        float(unsure) - expected.unsure,
+        float(not_sure) - expected.not_sure,
     ]
     if caption.tokens == expected.tokens:
         differences += (caption.attention - expected.attention.numpy()).ravel().tolist()

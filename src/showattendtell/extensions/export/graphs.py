@@ -12,7 +12,8 @@ from showattendtell.config.schemas import model_groups
 from showattendtell.data.images import MAX_ASPECT_RATIO
 from showattendtell.data.vocabulary import PAD, SPECIAL, START, UNK
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.image_captioner import Calibration, ImageCaptioner
+from showattendtell.decoding.confidence import Confidence
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.extensions.export.schemas import ExportSettings, Precision
 from showattendtell.inference.finding import find_model
@@ -101,7 +102,7 @@ class Graph(NamedTuple):
 
 
 @torch.no_grad()
-def graphs_of(model: ImageCaptioner, max_length: int, calibration: Calibration | None = None) -> dict[str, Graph]:
+def graphs_of(model: ImageCaptioner, max_length: int, calibration: Confidence | None = None) -> dict[str, Graph]:
     """Return the graphs of a model in plain torch; call and export them within `plain_torch()`.
 
     A calibrated model has one more, `unlikeness`, from regions (I, L, D) to (I,).
@@ -145,7 +146,7 @@ class ExportModel(NamedTuple):
 
     name: str
     module: ImageCaptioner
-    calibration: Calibration | None
+    calibration: Confidence | None
     graphs: dict[str, Graph]
     card: dict[str, Any]
 
@@ -172,7 +173,7 @@ def export_model(
     module: ImageCaptioner,
     path: Path,
     max_length: int,
-    calibration: Calibration | None = None,
+    calibration: Confidence | None = None,
     precision: Precision = "float32",
 ) -> ExportModel:
     """Return a model with its graphs and the content of its captioner.json.

@@ -94,7 +94,7 @@ def write_web(
         "note": note,
         "bytes": total,
         "darkest": DARKEST,
-        "unsure": UNSURE,
+        "not_sure": UNSURE,
         "even": EVEN,
         "ungated": UNGATED,
         "webgpu": webgpu,

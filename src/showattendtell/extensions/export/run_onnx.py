@@ -41,13 +41,13 @@ class OnnxCaption(NamedTuple):
 
 
 class CaptionedPhotograph(NamedTuple):
-    """A caption as text and in words, its confidence, 0 to 1, whether the model is unsure of the photograph, and the
+    """A caption as text and in words, its confidence, 0 to 1, whether the model is not sure of the photograph, and the
     attention map (rows, columns) and beta of each word."""
 
     text: str
     words: list[str]
     confidence: float
-    unsure: bool
+    not_sure: bool
     attention: ndarray
     gates: ndarray
 
@@ -177,19 +177,19 @@ def beam_search(graphs: Graphs, card: Card, started: list[Any], beam: int) -> On
 
 
 def assess(graphs: Graphs, card: Card, started: list[Any], caption: OnnxCaption) -> tuple[float, bool]:
-    """Return the confidence of a caption of an image, 0 to 1, and whether the model is unsure of the image.
+    """Return the confidence of a caption of an image, 0 to 1, and whether the model is not sure of the image.
 
     The confidence is the geometric mean of the tokens' probabilities, which are calibrated if the model is.
     """
-    unsure = False
+    not_sure = False
     if "calibration" in card:
         [unlikeness] = graphs["unlikeness"](started[0])
-        unsure = bool(unlikeness[0] > card["calibration"]["threshold"])
-    return float(np.exp(caption.calibrated / max(1, len(caption.tokens)))), unsure
+        not_sure = bool(unlikeness[0] > card["calibration"]["threshold"])
+    return float(np.exp(caption.calibrated / max(1, len(caption.tokens)))), not_sure
 
 
 def _calibrate(log_probs: ndarray, card: Card) -> ndarray:
-    """Return a copy of log p (B, V), calibrated if the model is: see `Calibration` of the package."""
+    """Return a copy of log p (B, V), calibrated if the model is: see `Confidence` of the package."""
     if "calibration" not in card:
         return log_probs.copy()
     a, b, c = card["calibration"]["curve"]
@@ -234,11 +234,11 @@ def caption(photograph: str | Path | Image.Image, beam: int = 3) -> CaptionedPho
     pixels = preprocess(photograph if isinstance(photograph, Image.Image) else read(photograph), card)
     started = start(graphs, pixels)
     output = beam_search(graphs, card, started, beam)
-    confidence, unsure = assess(graphs, card, started, output)
+    confidence, not_sure = assess(graphs, card, started, output)
     words = words_of(output.tokens, card)
     maps = output.attention[: len(words)].reshape(-1, *card["grid"])
     return CaptionedPhotograph(
-        sentence_of(output.tokens, card), words, confidence, unsure, maps, output.gates[: len(words)]
+        sentence_of(output.tokens, card), words, confidence, not_sure, maps, output.gates[: len(words)]
     )
 
 
@@ -257,7 +257,7 @@ def main() -> int:
             print(error, file=sys.stderr)
             failed = 1
             continue
-        print(f"{path}: {output.text}{' (not sure)' if output.unsure else ''}")
+        print(f"{path}: {output.text}{' (not sure)' if output.not_sure else ''}")
         print(f"  confidence {output.confidence:.2f}")
         if arguments.where:
             _, rows, columns = output.attention.shape

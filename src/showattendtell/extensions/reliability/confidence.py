@@ -17,9 +17,10 @@ from showattendtell.config.schemas import EvaluationDataSettings
 from showattendtell.data.tokenization import tokenized
 from showattendtell.data.vocabulary import PAD
 from showattendtell.datamodules.datasets import CaptionDataset, ImageSource
-from showattendtell.decoding.image_captioner import CURVE_LIMIT, Calibration, ImageCaptioner, unit_mean
+from showattendtell.decoding.confidence import CURVE_LIMIT, Confidence, unit_mean
+from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CALIBRATION, load, save
+from showattendtell.inference.checkpoints import CONFIDENCE, load, save
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
 from showattendtell.inference.loading import LoadedModel, save_model_folder
 from showattendtell.inference.predictions import evenly_spaced, outputs_by_batch, read_grids
@@ -33,10 +34,10 @@ TRAINING_IMAGES, WORDS = 2000, 10_000
 """Largest numbers of training images, and of words of the validation captions, that a calibration is fitted on."""
 
 UNSURE = 0.05
-"""Fraction of the validation images that a calibrated model is unsure of."""
+"""Fraction of the validation images that a calibrated model is not sure of."""
 
 
-def fit_on_data_set(model: LoadedModel, given: EvaluationDataSettings, cache: str | None) -> Calibration:
+def fit_on_data_set(model: LoadedModel, given: EvaluationDataSettings, cache: str | None) -> Confidence:
     """Fit a calibration on the data set that a model was trained on: the curve on the validation captions, the
     principal directions on the training images, and the threshold on the validation images.
 
@@ -58,7 +59,7 @@ def fit_on_data_set(model: LoadedModel, given: EvaluationDataSettings, cache: st
     sample = evenly_spaced(val, max(1, len(val) * WORDS // num_words))
     log_probs, targets = map(torch.cat, zip(*word_log_probs(module, source(sample), sample), strict=True))
     curve = fit_curve(log_probs, targets)
-    calibration = Calibration(curve, *principal_directions(features), torch.tensor(torch.inf))
+    calibration = Confidence(curve, *principal_directions(features), torch.tensor(torch.inf))
     unlikeness = torch.cat([calibration(regions) for regions in read_regions(module, source(val), val)])
     calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
     return calibration
@@ -72,8 +73,8 @@ def write_calibrated(checkpoint: Path, model: LoadedModel, output: Path) -> None
     """
     if checkpoint.is_dir():
         save_model_folder(model, output)
-    elif model.calibration:
-        save({**load(checkpoint), CALIBRATION: model.calibration.state_dict()}, output)
+    elif model.confidence:
+        save({**load(checkpoint), CONFIDENCE: model.confidence.state_dict()}, output)
 
 
 def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +87,7 @@ def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit_curve(log_probs: Tensor, targets: Tensor) -> Tensor:
-    """Return a, b and c of `Calibration`, (3,), that minimize the log loss of the event that the most probable word is
+    """Return a, b and c of `Confidence`, (3,), that minimize the log loss of the event that the most probable word is
     the right one: a logistic regression.
 
     The likelihood of all words would not do for a model trained by rewards: it is dominated by words that the model
@@ -129,7 +130,7 @@ def word_log_probs(
         yield outputs.logits.log_softmax(dim=1).cpu()[targets != PAD], targets[targets != PAD]
 
 
-def calibration_errors(batches: Iterable[tuple[Tensor, Tensor]], calibration: Calibration) -> dict[str, float]:
+def calibration_errors(batches: Iterable[tuple[Tensor, Tensor]], calibration: Confidence) -> dict[str, float]:
     """Return the expected calibration error (Naeini et al. 2015) of the most probable words in percent, with 15 bins:
     `ece`, and `ece_uncalibrated` without calibration.
 
@@ -140,7 +141,7 @@ def calibration_errors(batches: Iterable[tuple[Tensor, Tensor]], calibration: Ca
 
     rows = []
     for log_probs, targets in batches:
-        best = [values.amax(dim=1).exp() for values in (calibration.calibrate(log_probs), log_probs)]
+        best = [values.amax(dim=1).exp() for values in (calibration.rescale(log_probs), log_probs)]
         rows.append(torch.stack([*best, log_probs.argmax(dim=1) == targets]))
     *confidences, is_right = torch.cat(rows, dim=1)
     errors = [100 * float(binary_calibration_error(p, is_right.int(), n_bins=15)) for p in confidences]
@@ -148,13 +149,13 @@ def calibration_errors(batches: Iterable[tuple[Tensor, Tensor]], calibration: Ca
 
 
 class CalibrationMetric:
-    """How well the probabilities of words are calibrated, and how many images the model is unsure of."""
+    """How well the probabilities of words are calibrated, and how many images the model is not sure of."""
 
     labels: Labels = MappingProxyType(
         {
             "ece": ("expected calibration error, %", ".1f"),
             "ece_uncalibrated": ("the same without calibration", ".1f"),
-            "unsure": ("images marked as not sure, %", ".1f"),
+            "not_sure": ("images marked as not sure, %", ".1f"),
         }
     )
 
@@ -162,7 +163,7 @@ class CalibrationMetric:
         """Raise `UserError` if the model has no calibration, or if there are several models."""
         if len(run.models) > 1:
             raise UserError("calibration is scored for one model; leave it out of metrics")
-        if run.models[0].calibration is None:
+        if run.models[0].confidence is None:
             raise UserError(
                 f"{run.checkpoints[0]} is not calibrated; run 'showattendtell calibrate "
                 f"checkpoint={run.checkpoints[0]}' first, or leave calibration out of metrics"
@@ -170,8 +171,8 @@ class CalibrationMetric:
 
     def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
         """Return the scores at the words of the reference captions."""
-        images, calibration = run.images[0], run.models[0].calibration
+        images, calibration = run.images[0], run.models[0].confidence
         assert calibration is not None
         errors = calibration_errors(word_log_probs(run.module, images, run.examples), calibration.cpu())
         unlikeness = torch.cat([calibration(regions) for regions in read_regions(run.module, images, run.examples)])
-        return RunScores({**errors, "unsure": 100 * float((unlikeness > calibration.threshold).float().mean())})
+        return RunScores({**errors, "not_sure": 100 * float((unlikeness > calibration.threshold).float().mean())})

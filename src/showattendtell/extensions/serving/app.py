@@ -41,7 +41,7 @@ Outputs = dict[str, list[ImageCaptions]]  # the captions of each photograph, by 
 
 
 class Service:
-    """The models, which one thread uses, and counts of requests by status, of their seconds, and of unsure captions."""
+    """The models, which one thread uses, and counts of requests by status, of seconds, and of captions by doubt."""
 
     def __init__(self, settings: ServeSettings):
         keep_freed_memory(LARGE_BLOCK)
@@ -72,7 +72,7 @@ class Service:
                 outputs[name] = list(self.models[name].describe(images, inputs, form.beam_size))
         except UserError as error:
             raise HTTPException(422, str(error)) from None
-        self.captions.update(one.unsure for captions in outputs.values() for one in captions)
+        self.captions.update(one.not_sure for captions in outputs.values() for one in captions)
         return outputs
 
 
@@ -94,7 +94,7 @@ def caption_fields(one: CaptionOutput[np.ndarray], seen: Box) -> dict[str, Any]:
     places = [describe_peak(grid, seen) for grid in one.attention]
     columns = one.log_probs, np.exp(one.best_log_probs), one.gates, places, one.attention.tolist()
     words = [dict(zip(WordResponse.model_fields, row, strict=True)) for row in zip(one.words, *columns, strict=False)]
-    return {"words": words} | {name: getattr(one, name) for name in ("caption", "log_prob", "confidence", "unsure")}
+    return {"words": words} | {name: getattr(one, name) for name in ("caption", "log_prob", "confidence", "not_sure")}
 
 
 def make_cards(outputs: Outputs) -> bytes:

@@ -28,7 +28,7 @@ class CaptionResponse(BaseModel):
     caption: str
     log_prob: Rounded = Field(description="of the whole caption, its end included")
     confidence: Rounded = Field(description="geometric mean of the words' confidence, 0 to 1")
-    unsure: bool = Field(description="whether the photograph is unlike those that a calibrated model was trained on")
+    not_sure: bool = Field(description="whether the photograph is unlike those that a calibrated model was trained on")
     words: list[WordResponse]
 
 

@@ -13,7 +13,7 @@ function arrange() {
 /** Show the photographs whose texts have every word of the search; only those with a mark of doubt, if that is chosen. */
 function find() {
   const words = plain(view.words.value).split(/\s+/);  // an empty word is in every text
-  const fits = card => (!view.unsure?.checked || card.querySelector(".confidence strong")) && words.every(word => texts.get(card).includes(word));
+  const fits = card => (!view.not_sure?.checked || card.querySelector(".confidence strong")) && words.every(word => texts.get(card).includes(word));
   for (const card of given) card.hidden = !fits(card);
   const found = given.filter(card => !card.hidden).length;
   document.getElementById("found").value = found < given.length ? `${found} of ${given.length} photographs` : "";

@@ -181,7 +181,7 @@ function calibrated(logProbs, word, calibration) {
 /**
  * Caption an image by beam search for the likeliest caption with `beam` open captions.
  *
- * Returns {text, words, logProb, confidence, unsure, steps}; a step has {word, confidence, attention (L), gate}.
+ * Returns {text, words, logProb, confidence, not_sure, steps}; a step has {word, confidence, attention (L), gate}.
  */
 export async function caption(graphs, card, pixels, beam) {
   const side = card.preprocessing.crop, {start, eos} = card.special, never = new Set(card.suppressed_tokens);
@@ -221,7 +221,7 @@ export async function caption(graphs, card, pixels, beam) {
     words: said,
     logProb: best.logProb,
     confidence: Math.exp(logs.reduce((a, b) => a + b, 0) / Math.max(1, logs.length)),
-    unsure: Boolean(unlikeness && unlikeness.data[0] > card.calibration.threshold),
+    not_sure: Boolean(unlikeness && unlikeness.data[0] > card.calibration.threshold),
     steps: best.steps,
   };
 }

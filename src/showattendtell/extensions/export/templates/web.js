@@ -1,5 +1,5 @@
 const DARKEST = {{ darkest }};
-const UNSURE = {{ unsure | tojson }};
+const UNSURE = {{ not_sure | tojson }};
 const MODELS = {{ loaded | tojson }};  // name, folder, graphs, grid and preprocessing of each
 const BYTES = {{ bytes }};             // of all models
 const PATIENCE = 60_000;               // milliseconds that a photograph may take
@@ -98,7 +98,7 @@ function makePanel(output, photograph, name, several) {
   if (several) panel.append(element("h3", {textContent: output.name}));
   const frame = element("div", {className: "frame"}), stage = element("div", {className: "stage"});
   frame.style.setProperty("--ratio", (wide / high).toFixed(4));
-  const marked = `${output.text}${output.unsure ? " (not sure)" : ""}`, alt = `The photograph ${name}, captioned: ${marked}`;
+  const marked = `${output.text}${output.not_sure ? " (not sure)" : ""}`, alt = `The photograph ${name}, captioned: ${marked}`;
   const map = element("canvas", {width: Math.max(1, wide >> 1), height: Math.max(1, high >> 1), ariaHidden: "true"});
   frame.append(element("img", {src: photograph.address, width: wide, height: high, alt}), map);
   stage.append(frame);
@@ -110,7 +110,7 @@ function makePanel(output, photograph, name, several) {
   line.dataset.text = marked;
   joinWords(words, output.text);
   const confidence = element("p", {className: "confidence", textContent: `confidence ${output.confidence.toFixed(2)}`});
-  if (output.unsure) confidence.append(" · ", element("strong", {textContent: "not sure"}), `: ${UNSURE}`);
+  if (output.not_sure) confidence.append(" · ", element("strong", {textContent: "not sure"}), `: ${UNSURE}`);
   panel.append(stage, line, confidence, element("p", {className: "place", ariaHidden: "true"}));
   results.set(panel, {output, photograph});
   return panel;
@@ -159,7 +159,7 @@ async function drawPicture(file, fields, panel) {
   ["", ...words].forEach((word, n) => {
     const x = gap + n % columns * (wide + gap), y = gap + Math.floor(n / columns) * (high + line + gap);
     context.drawImage(image, x, y + line, wide, high);
-    context.fillText(word ? word.textContent : `confidence ${output.confidence.toFixed(2)}${output.unsure ? ", not sure" : ""}`, x + wide / 2, y + 18, wide);
+    context.fillText(word ? word.textContent : `confidence ${output.confidence.toFixed(2)}${output.not_sure ? ", not sure" : ""}`, x + wide / 2, y + 18, wide);
     if (!word) return;
     draw(panel, values(word));
     context.drawImage(panel.querySelector("canvas"), x, y + line, wide, high);

@@ -26,7 +26,7 @@ def main(settings: CalibrateSettings) -> None:
         )
     output = new_path(settings.output) if settings.output else checkpoint
     model = load_model(settings.checkpoint, settings.device, BeamSearch())
-    calibrated = model._replace(calibration=fit_on_data_set(model, settings.dataset, settings.cache))
+    calibrated = model._replace(confidence=fit_on_data_set(model, settings.dataset, settings.cache))
     with write_errors(output):
         write_calibrated(checkpoint, calibrated, output)
     print(f"written to {output}")

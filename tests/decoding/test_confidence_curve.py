@@ -7,15 +7,15 @@ import pytest
 import torch
 from scipy.special import expit
 
-from showattendtell.decoding.image_captioner import Calibration
+from showattendtell.decoding.confidence import Confidence
 
 GENERATOR = torch.Generator().manual_seed(0)
 REGIONS = torch.rand(5, 4, 6, generator=GENERATOR)
 
 
-def calibration(*curve: float) -> Calibration:
+def calibration(*curve: float) -> Confidence:
     directions, _ = torch.linalg.qr(torch.randn(6, 2, generator=GENERATOR))
-    return Calibration(torch.tensor(curve), torch.rand(6, generator=GENERATOR), directions, torch.tensor(0.5))
+    return Confidence(torch.tensor(curve), torch.rand(6, generator=GENERATOR), directions, torch.tensor(0.5))
 
 
 @pytest.mark.parametrize(
@@ -28,14 +28,14 @@ def calibration(*curve: float) -> Calibration:
 )
 def test_calibrated_words_worked_by_hand(odds: float, expected: list[float]):
     """Odds of 1.5 of the first word become those that are given."""
-    found = calibration(1, 1, math.log(odds / 1.5)).calibrate(torch.tensor([0.6, 0.3, 0.1]).log())
+    found = calibration(1, 1, math.log(odds / 1.5)).rescale(torch.tensor([0.6, 0.3, 0.1]).log())
     torch.testing.assert_close(found.exp(), torch.tensor(expected))
 
 
 def test_the_most_probable_word_follows_the_curve_up_to_certainty():
     scores = torch.tensor([2.0, 5.0, 20.0, 60.0])
     logits = torch.stack([scores, torch.zeros(4), torch.zeros(4)], dim=1)
-    found = calibration(0.8, 0.4, -0.5).calibrate(logits.log_softmax(dim=1))
+    found = calibration(0.8, 0.4, -0.5).rescale(logits.log_softmax(dim=1))
     of_p = scores.double().numpy() - math.log(2)
     odds = 0.8 * np.log(expit(of_p)) - 0.4 * np.log(expit(-of_p)) - 0.5
     np.testing.assert_allclose(found[:, 0].double().numpy(), np.log(expit(odds)), atol=1e-6)
@@ -45,9 +45,9 @@ def test_the_most_probable_word_follows_the_curve_up_to_certainty():
 
 def test_the_identity_changes_nothing_and_no_curve_changes_the_order():
     log_p = torch.randn(30, 7, generator=GENERATOR).log_softmax(dim=1)
-    torch.testing.assert_close(calibration(1, 1, 0).calibrate(log_p), log_p)
+    torch.testing.assert_close(calibration(1, 1, 0).rescale(log_p), log_p)
     for offset in (-1.0, 1.0):
-        changed = calibration(0.8, 0.4, offset).calibrate(log_p).exp()
+        changed = calibration(0.8, 0.4, offset).rescale(log_p).exp()
         in_order = changed.gather(1, log_p.argsort(dim=1))
         assert (in_order.diff(dim=1) > -1e-6).all()
         torch.testing.assert_close(changed.sum(dim=1), torch.ones(30))
