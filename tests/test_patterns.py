@@ -206,10 +206,16 @@ def test_a_pattern_that_is_not_linear_is_found(pattern: str):
         assert_linear(Use(re.compile(pattern), "search", "here"), SHORT)
 
 
-PIECES = ["[/EN#0/", "[/EN#0/a ", "[/EN#0/a x]", "[/EN#0/a x] y ", "["]
+WORDS = {"[/EN#0/": 1, "[/EN#0/a x]": 1, "[": 0}
+"""Numbers of words of pieces of an annotated sentence, however often they are repeated."""
+
+WORDS_EACH = {"[/EN#0/a ": 1, "[/EN#0/a x] y ": 2}
+"""The same of other pieces, in each of them."""
 
 
-@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("piece", [*WORDS, *WORDS_EACH])
 def test_an_annotated_sentence_is_read_in_linear_time(piece: str):
+    number = LONG // len(piece)
     with limited(1.0):
-        read_sentence(piece * (LONG // len(piece)))
+        words, _ = read_sentence(piece * number)
+    assert len(words) == (WORDS[piece] if piece in WORDS else WORDS_EACH[piece] * number)

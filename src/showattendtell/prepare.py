@@ -18,18 +18,16 @@ def main(settings: TrainSettings) -> None:
 
 
 def _prepare(settings: TrainSettings) -> None:
-    from showattendtell.config.instantiate import build, build_dataset, build_source, build_vocabulary
+    from showattendtell.config.instantiate import build, build_dataset, build_source
     from showattendtell.data.tokenization import tokenized
-    from showattendtell.inference.initial import find_initial_checkpoint
+    from showattendtell.inference.initial import find_initial_checkpoint, training_vocabulary
     from showattendtell.visualization.tables import print_dataset
 
     dataset, encoder = build_dataset(settings.dataset), build(settings.encoder)
     origin = find_initial_checkpoint(settings)
     if origin:
         origin.load_encoder(encoder)
-        vocabulary = origin.vocabulary(settings, dataset)
-    else:
-        vocabulary = build_vocabulary(settings.tokenizer, settings.vocabulary, dataset)
+    vocabulary = training_vocabulary(settings, origin, dataset)
     dataset = tokenized(dataset, vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
     if encoder.trainable:

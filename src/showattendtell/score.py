@@ -16,10 +16,7 @@ def main(settings: ScoreSettings) -> None:
     from showattendtell.visualization.result_files import versions, write_json
     from showattendtell.visualization.tables import print_notes
 
-    tokenizer, path = (
-        scoring_name(settings.tokenizer.target, settings.tokenizer.arguments),
-        new_path(settings.output, "scores.json"),
-    )
+    tokenizer, path = scoring_name(settings.tokenizer), new_path(settings.output, "scores.json")
     named = [find_caption_files(given or []) for given in (settings.hypotheses, settings.references)]
     read = read_all(path for paths in named for path in paths)
     hypotheses, references = ({path: read[path] for path in paths} for paths in named)

@@ -3,11 +3,12 @@
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial, wraps
 from inspect import signature
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -72,6 +73,36 @@ Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 
 ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A part of a configuration that `build` makes an object of.
+
+    Attributes:
+        target: import path of a class or function.
+        arguments: its arguments as plain data; a mapping with a `_target_` is a part of its own.
+        path: the setting that it stands in, for messages.
+    """
+
+    target: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    path: str = field(default="", compare=False)
+
+    def changed(self, **arguments: Any) -> "Node":
+        """Return a copy with those of the arguments that are not None."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return replace(self, arguments={**self.arguments, **given})
+
+
+Nodes = Mapping[str, Node | None]
+"""Parts by name; None for one that was switched off."""
+
+
+def is_part(annotation: Any) -> bool:
+    """Return whether a setting is a part, or a group of parts, and has no value of its own."""
+    return annotation in (Node, Nodes) or Node in get_args(annotation)
+
 
 MAY_DIFFER = """cache tags dataset.root data.num_workers features.workers logger checkpoint_interval_minutes
 callbacks.progress_bar callbacks.learning_rate_monitor callbacks.dashboards callbacks.epoch_report

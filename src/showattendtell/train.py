@@ -78,9 +78,8 @@ def train(settings: TrainSettings) -> float:
     log = logged(start.folder / LOG, error_message) if rank() == 0 else nullcontext()
     with run_lock(start.folder), log:
         with raise_together():
-            trainer, best = build_trainer(
-                settings, start.folder
-            )  # wrong settings are reported before features are made
+            # first, so that wrong settings are reported before features are computed
+            trainer, best = build_trainer(settings, start.folder)
             check_sizes(start, settings.encoder, settings.attention, settings.decoder)
             with open_loggers(settings.logger, record, trainer):
                 module, data = build_training(settings, record)

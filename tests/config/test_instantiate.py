@@ -13,11 +13,12 @@ from PIL import Image
 
 from showattendtell.config.compose import as_settings, compose
 from showattendtell.config.instantiate import build, build_source, find_source
-from showattendtell.config.schemas import Node, StoredSettings, TrainSettings
+from showattendtell.config.schemas import StoredSettings, TrainSettings
 from showattendtell.config.trust import TRUST, TRUSTED, _installed_targets, untrusted_targets
 from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
 from showattendtell.models.encoder import Encoder
+from showattendtell.settings import Node
 from showattendtell.types import Caption, Dataset, Example
 
 

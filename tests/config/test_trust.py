@@ -20,13 +20,13 @@ from showattendtell.config.command_line import admit, config_folders, parse
 from showattendtell.config.compose import as_node, to_plain, training_record
 from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build
-from showattendtell.config.schemas import Node
 from showattendtell.config.trust import TRUST, literal
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import METADATA_KEY, read_checkpoint
 from showattendtell.inference.initial import find_initial_checkpoint
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
+from showattendtell.settings import Node
 from showattendtell.training.checkpointing import BestCheckpoint
 from showattendtell.training.resume import restore
 

@@ -108,9 +108,6 @@ KINDS = {
     # captions: their columns and lines
     "a comma in a caption": Kind(rows("a.jpg,A dog , and a cat .,train"), "line 2: 4 cells in 3 columns"),
     "a quote that does not close": Kind(rows('a.jpg,"A dog .,train'), "captions.csv, line 2: a quote does not close"),
-    "a list that is not JSON": Kind(
-        rows("""a.jpg,"['A dog', 'A cat']",train"""), "line 2: .* a list of captions should"
-    ),
     "a row without an image": Kind(rows(",A dog .,train"), "line 2: the column image is empty"),
     "plain lines": Kind(
         text("captions.txt", "A dog .\nA cat .\n"), "names no images", settings={"captions": "captions.txt"}

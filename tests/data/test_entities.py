@@ -41,10 +41,10 @@ def write_folder(folder: Path, xml: str = XML, sentences: str = SENTENCES) -> Pa
     return folder
 
 
-def zipped(folder: Path) -> Path:
+def zipped(folder: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:
     """A zip of the folder, next to it. Like the published one it also has entries for folders."""
     place = folder.with_suffix(".zip")
-    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(place, "w", method) as archive:
         for path in sorted(folder.rglob("*")):
             archive.write(path, path.relative_to(folder))
     return place
@@ -165,3 +165,9 @@ def test_the_real_entities_mark_nearly_all_of_flickr8k():
     dress = example.captions[0].phrases[1]
     assert (example.captions[0].words[dress.noun], dress.kind) == ("dress", "clothing")
     assert dress.boxes == (pytest.approx((7 / 375, 190 / 500, 86 / 375, 299 / 500)),)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_that_may_unpack_to_any_size_is_refused(folder: Path, method: int):
+    with pytest.raises(UserError, match="packed by another method than deflate"):
+        open_entities(zipped(folder, method))

@@ -84,3 +84,14 @@ def test_results_of_evaluation_have_the_model_s_captions_and_annotators_s(tmp_pa
     content = {"bleu4": 20.0, "captions": {"a.jpg": "a dog"}, "references": {"a.jpg": ["A dog .", "It barks !"]}}
     file = read_captions(write(tmp_path / "results-test.json", json.dumps(content)))
     assert (file.captions, file.references) == ({"a.jpg": ["a dog"]}, {"a.jpg": ["A dog .", "It barks !"]})
+
+
+@pytest.mark.parametrize("cell", ["['A dog', \"It's one\"]", '["A dog", "It\'s one"]'], ids=["pandas", "JSON"])
+def test_a_cell_may_have_a_list_of_captions(tmp_path: Path, cell: str):
+    text = "image,caption\na.jpg," + '"' + cell.replace('"', '""') + '"\n'
+    assert read_captions(write(tmp_path / "captions.csv", text)).captions == {"a.jpg": ["A dog", "It's one"]}
+
+
+def test_a_caption_in_brackets_is_no_list(tmp_path: Path):
+    text = "image,caption\na.jpg,[a dog]\n"
+    assert read_captions(write(tmp_path / "captions.csv", text)).captions == {"a.jpg": ["[a dog]"]}

@@ -255,6 +255,19 @@ def test_training_without_validation_images_takes_some_and_says_so(tmp_path: Pat
             lambda root: table(root / "captions.csv", ["image", "caption"], PAIRS),
             r"none of the 6 images are on disk, .*; unpack or copy them to .*own, or set dataset.images to their",
         ),
+        (
+            lambda root: (write(root / "images.zip", "x"), table(root / "captions.csv", ["image", "caption"], PAIRS)),
+            r"none of the 6 images are on disk, .*; unpack or copy them to .*own, or set dataset.images to their",
+        ),
+        (
+            lambda root: (
+                put(root),
+                table(root / "captions.csv", ["image", "caption"], PAIRS),
+                (root / "100_1a.jpg").unlink(),
+                (root / "100_1a.jpg").symlink_to(root / "gone.jpg"),
+            ),
+            "the first is .*own/100_1a.jpg, a link to a file that does not exist; add them",
+        ),
     ],
 )
 def test_what_stops_a_layout_is_said_in_one_sentence(tmp_path: Path, build: Callable[[Path], Any], sentence: str):

@@ -26,8 +26,10 @@ def figures_of(
     none: Any = None
     dataset, model = Dataset("made up", splits), small_model()
     model.vocabulary = Vocabulary(model.vocabulary.words, tokenizer)
-    run = EvaluationRun(["a.ckpt"], [], [LoadedModel(model, none, {})], [none], dataset, "test", none, ["bleu"])
-    run = run._replace(tokenizer=default_scoring_name(model.vocabulary.tokenizer))
+    name = default_scoring_name(model.vocabulary.tokenizer)
+    run = EvaluationRun(
+        ["a.ckpt"], [], [LoadedModel(model, none, {})], [none], dataset, "test", none, ["bleu"], name, 1
+    )
     return score(run, captions, reference_sentences(TEST)).figures
 
 

@@ -171,7 +171,7 @@ def test_a_string_in_place_of_an_images_references_is_refused(references: Any, s
 def test_without_captions_there_is_no_score():
     assert math.isnan(CIDErD().compute())
     assert math.isnan(ROUGEL().compute())
-    assert CorpusBLEU().compute()["bleu4"] == pytest.approx(0, abs=1e-3)
+    assert CorpusBLEU().compute()["bleu4"] == 0
     assert Means().compute() == {}
 
 

@@ -11,9 +11,10 @@ from pytorch_lightning.loggers import CSVLogger, Logger
 from small_training import small_config, small_run
 
 from showattendtell.config.compose import training_record
-from showattendtell.config.schemas import Node, TrainSettings
+from showattendtell.config.schemas import TrainSettings
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import METRICS
+from showattendtell.settings import Node
 from showattendtell.training.build import build_trainer
 from showattendtell.training.loggers import build_logger, open_loggers, without_errors
 

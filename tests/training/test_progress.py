@@ -16,8 +16,8 @@ from rich.console import Console
 from slow_cases import slow_after
 from small_training import small_config, small_run
 
-from showattendtell.config.schemas import Node
 from showattendtell.runtime.files import METRICS
+from showattendtell.settings import Node
 from showattendtell.training import progress
 from showattendtell.training.progress import MetricsFile, StepMetrics
 

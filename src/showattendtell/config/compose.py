@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from hydra import compose as compose_overrides
 from hydra import initialize_config_dir
@@ -19,10 +19,10 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import admit, config_folders, find_groups, find_options, parse, searchpath
-from showattendtell.config.schemas import Node, Nodes, TrainSettings
+from showattendtell.config.schemas import TrainSettings
 from showattendtell.config.validation import TARGET, raise_errors, sentence, validate, with_defaults
 from showattendtell.errors import UserError, did_you_mean, first_line
-from showattendtell.settings import format_value, join, leaves, may_differ
+from showattendtell.settings import Node, format_value, is_part, join, leaves, may_differ
 
 # Hydra 1.3 announces that options named as those of a plugin, which only set other defaults, will need a defaults list
 warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema", UserWarning)
@@ -144,9 +144,11 @@ def _as_dataclass(cls: Any, plain: Mapping[str, Any]) -> Any:
     for name, value in plain.items():
         if name not in kinds:  # the target, and an option without settings
             continue
-        kind = kinds[name]
-        is_part = kind in (Node, Nodes) or Node in get_args(kind)
-        values[name] = as_node(value, name) if is_part else _as_dataclass(kind, value) if is_dataclass(kind) else value
+        kind, values[name] = kinds[name], value
+        if is_part(kind):
+            values[name] = as_node(value, name)
+        elif is_dataclass(kind):
+            values[name] = _as_dataclass(kind, value)
         if kind is Node and not isinstance(values[name], Node):
             raise UserError(f"{name}={format_value(value)} is not a part; choose one of its options")
     return cls(**values)

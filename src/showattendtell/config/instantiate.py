@@ -11,7 +11,7 @@ import torch
 
 from showattendtell.config.command_line import read_option
 from showattendtell.config.compose import as_node, to_plain
-from showattendtell.config.schemas import Node, StoredSettings, TrainSettings
+from showattendtell.config.schemas import StoredSettings, TrainSettings
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.tokenization import train_tokenizer
@@ -22,6 +22,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.initialization import initialize_as_released
 from showattendtell.runtime.files import cache_folder
+from showattendtell.settings import Node
 from showattendtell.types import Dataset
 
 

@@ -4,11 +4,11 @@ A command gets them as one object, which is built once after the configuration w
 commands share are in base classes.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ from showattendtell.settings import (
     Dpi,
     ImportPath,
     Inches,
+    Node,
+    Nodes,
     NonNegativeFloat,
     Place,
     PositiveInt,
@@ -27,30 +29,6 @@ from showattendtell.settings import (
 )
 
 Split = Literal["train", "val", "test"]
-
-
-@dataclass(frozen=True)
-class Node:
-    """A part of a configuration that `build` makes an object of.
-
-    Attributes:
-        target: import path of a class or function.
-        arguments: its arguments as plain data; a mapping with a `_target_` is a part of its own.
-        path: the setting that it stands in, for messages.
-    """
-
-    target: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    path: str = field(default="", compare=False)
-
-    def changed(self, **arguments: Any) -> "Node":
-        """Return a copy with those of the arguments that are not None."""
-        given = {name: value for name, value in arguments.items() if value is not None}
-        return replace(self, arguments={**self.arguments, **given})
-
-
-Nodes = Mapping[str, Node | None]
-"""Parts by name; None for one that was switched off."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from yaml import YAMLError
 from showattendtell.config.names import MEANT
 from showattendtell.config.signatures import Signature, SignatureError, read_signature
 from showattendtell.errors import UserError, first_line
-from showattendtell.settings import all_values, as_meant, format_value, join, leaves, value_errors
+from showattendtell.settings import all_values, as_meant, format_value, is_part, join, leaves, value_errors
 
 TARGET = "_target_"
 
@@ -84,12 +84,12 @@ def read_settings(config: DictConfig, complete: bool = True) -> tuple[DictConfig
         known += [join(path, name) for name in signature.parameters]
         for key, value in node.items():
             name, parameter = join(path, str(key)), signature.parameters.get(key)
-            is_part = name in nodes and (parameter or TARGET not in node)
-            if key in (TARGET, "_partial_") or value == "???" or is_part:
+            is_known_node = name in nodes and (parameter or TARGET not in node)
+            if key in (TARGET, "_partial_") or value == "???" or is_known_node:
                 continue
             if key in SUPPLIED.get(path, "").split():
                 errors.append(f"{name} is set by the code; leave it out")
-            elif parameter and not str(parameter.source).startswith("Node"):
+            elif parameter and not is_part(parameter.annotation):
                 meant = as_meant(value, parameter.annotation, node.get("root"))
                 errors += value_errors(name, meant, parameter.annotation)
                 if meant != value:

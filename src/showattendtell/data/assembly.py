@@ -250,9 +250,10 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
         )
     unexpected = [example.path for example in lost if example.image not in absent]
     if unexpected and not skip_unreadable:
+        kind = ", a link to a file that does not exist" if os.path.islink(unexpected[0]) else ""
         raise UserError(
-            f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}; add them, or skip "
-            "them with dataset.skip_unreadable=true"
+            f"images captioned but not on disk: {len(unexpected):,}, the first is {unexpected[0]}{kind}; add them, or "
+            "skip them with dataset.skip_unreadable=true"
         )
     places = sorted({os.path.relpath(os.path.dirname(path), root) for path in found.values()})
     notes = [f"photographs found in other folders of {root} ({listed(places)}): {len(found):,}"] if found else []

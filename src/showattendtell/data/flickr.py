@@ -180,6 +180,10 @@ def open_entities(path: Path) -> Path | zipfile.Path:
             raise UserError(
                 f"{path} is neither a folder nor a zip; set dataset.entities to that of Flickr30k Entities"
             ) from None
+        if {member.compress_type for member in root.root.infolist()} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            raise UserError(
+                f"{path} is packed by another method than deflate, which unpacks to any size; pack it again"
+            )
     for folder in ("Annotations", "Sentences"):
         if not (root / folder).is_dir():
             raise UserError(f"{path} has no folder {folder}; give the zip or folder that holds it at its top")

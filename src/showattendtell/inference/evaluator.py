@@ -75,7 +75,7 @@ def open_dataset(
     if is_drawn and not any(cache_folder(node.arguments.get("root")).glob("shapes-*")):
         # the checkpoint may come from a stranger and name any folder
         node = node.changed(root=str(cache_folder(cache) / "shapes"))
-    return stored, build(node)
+    return replace(stored, dataset=node), build(node)
 
 
 def reading_settings(trained: StoredSettings, given: EvaluationDataSettings, cache: str | None) -> StoredSettings:
@@ -106,9 +106,9 @@ class EvaluationRun(NamedTuple):
     dataset: Dataset
     split: str
     source: ImageSourceFactory
-    metrics: Sequence[str] = ()
-    tokenizer: str = "plain"
-    seed: int = 1
+    metrics: Sequence[str]
+    tokenizer: str
+    seed: int
 
     @property
     def module(self) -> ImageCaptioner:
@@ -209,32 +209,36 @@ def run_metrics(names: Sequence[str]) -> list[RunMetric]:
     return [build_option("metric", name) for name in names if name in options]
 
 
-def open_evaluation(
-    checkpoints: Sequence[str],
-    models: Sequence[LoadedModel],
-    split: str,
-    given: EvaluationDataSettings,
-    cache: str | None,
-) -> EvaluationRun:
-    """Open a split of the data set of the first model, with captions in its tokens.
-
-    Args:
-        checkpoints: those of the models.
-        given, cache: see `open_dataset`.
+def open_evaluation(settings: EvaluateSettings) -> EvaluationRun:
+    """Load the models of the command, and open the split of the data set of the first one, with captions in its tokens.
 
     Raises:
-        UserError: a setting or the data set is wrong.
+        UserError: a checkpoint, a setting or the data set is wrong.
     """
+    torch.manual_seed(settings.seed)
+    checkpoints = as_list(settings.checkpoint)
+    models = load_models(checkpoints, settings.device, build(settings.decoding), settings.attention)
     hashes = [sha256(find_model(path)) for path in checkpoints]
-    _, dataset = open_dataset(models[0].settings, given, cache)
+    _, dataset = open_dataset(models[0].settings, settings.dataset, settings.cache)
     sources = []
     for model in models:
-        stored = reading_settings(model.settings, given, cache)
-        source, dataset = find_source(stored, dataset, model.module.encoder, split)
+        stored = reading_settings(model.settings, settings.dataset, settings.cache)
+        source, dataset = find_source(stored, dataset, model.module.encoder, settings.split)
         sources.append(source)
-    dataset = tokenized(dataset, models[0].module.vocabulary.tokenizer)
-    images = [source(dataset.split(split)) for source in sources]
-    return EvaluationRun(checkpoints, hashes, models, images, dataset, split, sources[0])
+    own_tokenizer = models[0].module.vocabulary.tokenizer
+    dataset = tokenized(dataset, own_tokenizer)
+    return EvaluationRun(
+        checkpoints=checkpoints,
+        hashes=hashes,
+        models=models,
+        images=[source(dataset.split(settings.split)) for source in sources],
+        dataset=dataset,
+        split=settings.split,
+        source=sources[0],
+        metrics=settings.metrics,
+        tokenizer=scoring_name(settings.tokenizer) if settings.tokenizer else default_scoring_name(own_tokenizer),
+        seed=settings.seed,
+    )
 
 
 def evaluate(settings: EvaluateSettings) -> float:
@@ -242,14 +246,7 @@ def evaluate(settings: EvaluateSettings) -> float:
     clip = load_clip(settings.clip) if settings.clip else None
     metrics, only_attention = run_metrics(settings.metrics), list(settings.metrics) == [ATTENTION]
     with process_group():
-        torch.manual_seed(settings.seed)
-        checkpoints = as_list(settings.checkpoint)
-        models = load_models(checkpoints, settings.device, build(settings.decoding), settings.attention)
-        run = open_evaluation(checkpoints, models, settings.split, settings.dataset, settings.cache)
-        tokenizer = default_scoring_name(run.vocabulary.tokenizer)
-        if node := settings.tokenizer:
-            tokenizer = scoring_name(node.target, node.arguments)
-        run = run._replace(metrics=settings.metrics, tokenizer=tokenizer, seed=settings.seed)
+        run = open_evaluation(settings)
         for metric in metrics:
             metric.check(run)
         kind = "attention" if only_attention else "results"

@@ -11,11 +11,11 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from showattendtell.config.schemas import Node
 from showattendtell.data.names import PUBLISHED, open_folder
 from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.runtime.files import BEST, LAST, WEIGHTS, expand_home
 from showattendtell.runtime.launched import is_launched
+from showattendtell.settings import Node
 
 BUNDLED = "flickr8k_soft"
 """Name of the default bundled model."""

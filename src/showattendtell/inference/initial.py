@@ -43,8 +43,7 @@ class InitialCheckpoint(NamedTuple):
     differences: list[str]
 
     def vocabulary(self, settings: TrainSettings, dataset: Dataset) -> Vocabulary:
-        """Return the vocabulary of the training that starts: the checkpoint's, with the words of the training captions
-        if `init_vocabulary` says so.
+        """Return the checkpoint's vocabulary, with the words of the training captions if `init_vocabulary` says so.
 
         Raises:
             UserError: the tokenizer differs.
@@ -120,3 +119,10 @@ def find_initial_checkpoint(settings: TrainSettings) -> InitialCheckpoint | None
         return InitialCheckpoint(file, metadata, weights, model_differences(record, metadata["config"]))
     except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as error:
         raise UserError(f"{file} was altered since it was written ({sentence(error)}); train again") from None
+
+
+def training_vocabulary(settings: TrainSettings, origin: InitialCheckpoint | None, dataset: Dataset) -> Vocabulary:
+    """Return the vocabulary of a training: that of the checkpoint it starts from, or one of the training captions."""
+    if origin:
+        return origin.vocabulary(settings, dataset)
+    return build_vocabulary(settings.tokenizer, settings.vocabulary, dataset)

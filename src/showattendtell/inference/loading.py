@@ -10,7 +10,7 @@ from torch import Tensor
 
 from showattendtell.config.compose import as_node, as_record, model_differences
 from showattendtell.config.instantiate import build, build_captioner
-from showattendtell.config.schemas import InferenceAttentionSettings, Node, StoredSettings
+from showattendtell.config.schemas import InferenceAttentionSettings, StoredSettings
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.data.images import Preprocessing
@@ -34,6 +34,7 @@ from showattendtell.inference.finding import find_model
 from showattendtell.models.pretrained import state_hash
 from showattendtell.runtime.distributed import local_device
 from showattendtell.runtime.files import sha256
+from showattendtell.settings import Node
 
 TRAINED = InferenceAttentionSettings()
 """Attention as in training."""

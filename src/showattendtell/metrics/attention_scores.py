@@ -1,5 +1,6 @@
 """Attention maps against ground-truth boxes, as `torchmetrics.Metric` classes."""
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,9 +31,9 @@ class _AttentionScore(Metric):
         self.add_state("sums", torch.zeros(len(MAPS), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("words", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
+    @abstractmethod
     def score(self, hit: AttentionHit) -> float:
         """Return the score of a map at a word, 0 to 1."""
-        raise NotImplementedError
 
     def update(self, words: Iterable[GroundedWord]) -> None:
         """Add attention maps at words, with the boxes of the words' objects."""

@@ -200,7 +200,7 @@ def _bleu(counts: Array) -> tuple[Array, Array]:
     precisions = (matching + 1e-15) / (ngrams + 1e-9)  # pycocoevalcap's small numbers, as in `bleu4`
     penalty = np.exp(np.minimum(1 - reference_words / np.maximum(words, 1e-9), 0))
     scores = precisions.cumprod(axis=0) ** (1 / np.arange(1, 5)[:, np.newaxis])
-    return scores, penalty
+    return scores * (words > 0), penalty
 
 
 def _name_bleu(scores: Array, suffix: str = "") -> dict[str, Array]:

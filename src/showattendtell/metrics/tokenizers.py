@@ -4,9 +4,9 @@ Compare only scores of captions from the same tokenizer.
 """
 
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
@@ -19,6 +19,7 @@ from showattendtell.data.tokenizers import (
 )
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.java import ENGLISH, MetricError, find_java
+from showattendtell.settings import Node
 
 Words = Sequence[str]
 Caption = str | Words
@@ -49,13 +50,13 @@ SCORING: dict[str, type[Tokenizer]] = {
 """The tokenizers for scores."""
 
 
-def scoring_name(target: str, arguments: Mapping[str, Any]) -> str:
-    """Return the name of a tokenizer for scores, given its import path. Raise `UserError` for one of training only."""
+def scoring_name(node: Node) -> str:
+    """Return the name of a tokenizer for scores. Raise `UserError` for one of training only."""
     names = {f"{cls.__module__}.{cls.__qualname__}": name for name, cls in SCORING.items()}
-    if target not in names or arguments:
-        option = target.rpartition(".")[2]
+    if node.target not in names or node.arguments:
+        option = node.target.rpartition(".")[2]
         raise UserError(f"{option} is for training; score with tokenizer={', '.join(SCORING)}, without settings")
-    return names[target]
+    return names[node.target]
 
 
 def default_scoring_name(tokenizer: Tokenizer) -> str:

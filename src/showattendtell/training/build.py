@@ -21,7 +21,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException, SI
 from rich import get_console
 
 from showattendtell.config.entry_point import read_choices
-from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source, build_vocabulary
+from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source
 from showattendtell.config.schemas import TrainSettings
 from showattendtell.config.validation import USER_ERRORS, sentence
 from showattendtell.data.tokenization import tokenized
@@ -29,7 +29,7 @@ from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import build_metadata
-from showattendtell.inference.initial import find_initial_checkpoint
+from showattendtell.inference.initial import find_initial_checkpoint, training_vocabulary
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels.products import MATMUL, library
@@ -86,10 +86,7 @@ def build_training(settings: TrainSettings, record: Mapping[str, Any]) -> tuple[
     if origin:
         origin.load_encoder(encoder)
     source, dataset = build_source(settings, dataset, encoder)
-    if origin:
-        vocabulary = origin.vocabulary(settings, dataset)
-    else:
-        vocabulary = build_vocabulary(settings.tokenizer, settings.vocabulary, dataset)
+    vocabulary = training_vocabulary(settings, origin, dataset)
     dataset = tokenized(dataset, vocabulary.tokenizer)
     references = dataset.split("train")
     dataset = build(settings.distillation, dataset=dataset, tokenizer=vocabulary.tokenizer)

@@ -26,7 +26,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from showattendtell.config.instantiate import build
-from showattendtell.config.schemas import Node, TrainSettings
+from showattendtell.config.schemas import TrainSettings
 from showattendtell.config.validation import TARGET, USER_ERRORS, sentence
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import (
@@ -37,6 +37,7 @@ from showattendtell.runtime.distributed import (
     report_lost_processes,
 )
 from showattendtell.runtime.launched import is_launched, stop_signals
+from showattendtell.settings import Node
 from showattendtell.training.build import report_refusals
 from showattendtell.training.interruption import RESUME
 

@@ -14,9 +14,9 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.seed import isolate_rng
 
 from showattendtell.config.instantiate import build
-from showattendtell.config.schemas import Node, Nodes
 from showattendtell.config.validation import USER_ERRORS, sentence, with_defaults
 from showattendtell.errors import UserError, first_line
+from showattendtell.settings import Node, Nodes
 
 
 @contextmanager

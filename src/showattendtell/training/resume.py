@@ -16,13 +16,13 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from showattendtell.config.compose import find_differences, to_plain
 from showattendtell.config.entry_point import unresolved
 from showattendtell.config.instantiate import build, build_captioner
-from showattendtell.config.schemas import Node
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import find_targets, sentence
 from showattendtell.errors import UserError, listed
 from showattendtell.inference.checkpoints import METADATA_KEY, check_metadata, find_damage, load, read_checkpoint
 from showattendtell.runtime.distributed import raise_together, rank
 from showattendtell.runtime.files import BEST, LAST, LOCK, METRICS, PREVIOUS, TIMES, UNFINISHED, expand_home, lock_file
+from showattendtell.settings import Node
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 
 READING_ERRORS = (AttributeError, LookupError, OverflowError, RuntimeError, StopIteration, TypeError, ValueError)

@@ -23,8 +23,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExportMode
     small = small_model()
     width, curve = small.encoder.region_dim, torch.tensor([0.8, 0.4, -0.5])
     directions, _ = torch.linalg.qr(torch.randn(width, 2))
-    calibration = Confidence(curve, torch.zeros(width), directions, torch.tensor(2.0))
+    confidence = Confidence(curve, torch.zeros(width), directions, torch.tensor(2.0))
     with plain_torch():
-        model = export_model("small", small, checkpoint, 8, calibration)
+        model = export_model("small", small, checkpoint, 8, confidence)
         write_graphs(folder, model)
     return folder, model

@@ -62,7 +62,7 @@ def test_other_unlikeness_is_found_out(exported: tuple[Path, ExportModel]):
     assert model.confidence
     doubtful = Confidence(**{**model.confidence.state_dict(), "threshold": torch.tensor(-1.0)})
     with pytest.raises(UserError, match=r"captions of small differ: .*, as PyTorch; scores and maps differ by 1e\+00"):
-        check_graphs(folder, model._replace(calibration=doubtful))
+        check_graphs(folder, model._replace(confidence=doubtful))
 
 
 @pytest.mark.parametrize("difference", [0.01, float("nan")])
@@ -148,9 +148,9 @@ class Grids(nn.Module):
         return 2 * regions
 
 
-def graphs_with(captioner: Captioner, calibration: Confidence | None = None) -> dict[str, Graph]:
+def graphs_with(captioner: Captioner, confidence: Confidence | None = None) -> dict[str, Graph]:
     model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(allow_unk=False))  # type: ignore[arg-type]
-    return graphs_of(model.eval(), 6, calibration)
+    return graphs_of(model.eval(), 6, confidence)
 
 
 def as_function(graph: Graph, way: str) -> Any:
@@ -202,12 +202,12 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
 @torch.no_grad()
 def test_a_calibrated_model_has_a_graph_of_unlikeness(way: str):
     directions, _ = torch.linalg.qr(torch.randn(D, 2))
-    calibration = Confidence(torch.zeros(3), torch.rand(D), directions, torch.tensor(0.5))
+    confidence = Confidence(torch.zeros(3), torch.rand(D), directions, torch.tensor(0.5))
     with plain_torch():
-        unlikeness = as_function(graphs_with(small_captioner(), calibration)["unlikeness"], way)
+        unlikeness = as_function(graphs_with(small_captioner(), confidence)["unlikeness"], way)
     for number in (1, 5):
         regions = torch.rand(number, L, D)
-        torch.testing.assert_close(unlikeness(regions), calibration(regions), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(unlikeness(regions), confidence(regions), rtol=1e-4, atol=1e-5)
 
 
 def test_attention_that_draws_is_not_exported():

@@ -15,7 +15,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import Confidence
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.extensions.export.schemas import ExportSettings, Precision
+from showattendtell.extensions.export.settings import ExportSettings, Precision
 from showattendtell.inference.finding import find_model
 from showattendtell.inference.loading import load_model
 from showattendtell.models.captioner import Captioner
@@ -102,7 +102,7 @@ class Graph(NamedTuple):
 
 
 @torch.no_grad()
-def graphs_of(model: ImageCaptioner, max_length: int, calibration: Confidence | None = None) -> dict[str, Graph]:
+def graphs_of(model: ImageCaptioner, max_length: int, confidence: Confidence | None = None) -> dict[str, Graph]:
     """Return the graphs of a model in plain torch; call and export them within `plain_torch()`.
 
     A calibrated model has one more, `unlikeness`, from regions (I, L, D) to (I,).
@@ -136,17 +136,17 @@ def graphs_of(model: ImageCaptioner, max_length: int, calibration: Confidence | 
         "begin": Graph(begin, {"regions": regions}, ("keys", "hidden", "cell")),
         "step": Graph(StepGraph(model.captioner, cache), step, step_outputs, step_axes),
     }
-    if calibration is not None:
-        graphs["unlikeness"] = Graph(calibration, {"regions": regions}, ("unlikeness",))
+    if confidence is not None:
+        graphs["unlikeness"] = Graph(confidence, {"regions": regions}, ("unlikeness",))
     return graphs
 
 
 class ExportModel(NamedTuple):
-    """A trained model, its calibration, its graphs and the content of its captioner.json."""
+    """A trained model, its confidence, its graphs and the content of its captioner.json."""
 
     name: str
     module: ImageCaptioner
-    calibration: Confidence | None
+    confidence: Confidence | None
     graphs: dict[str, Graph]
     card: dict[str, Any]
 
@@ -162,9 +162,9 @@ def load_models(settings: ExportSettings) -> list[ExportModel]:
         raise UserError("compare= shows models side by side on the page of formats=[web]; add web to formats")
     models = []
     for name, [checkpoint] in groups.items():
-        module, _, _, calibration = load_model(checkpoint, "cpu", BeamSearch(), settings.attention)
+        module, _, _, confidence = load_model(checkpoint, "cpu", BeamSearch(), settings.attention)
         path = find_model(checkpoint)
-        models.append(export_model(name, module, path, settings.max_length, calibration, settings.precision))
+        models.append(export_model(name, module, path, settings.max_length, confidence, settings.precision))
     return models
 
 
@@ -173,7 +173,7 @@ def export_model(
     module: ImageCaptioner,
     path: Path,
     max_length: int,
-    calibration: Confidence | None = None,
+    confidence: Confidence | None = None,
     precision: Precision = "float32",
 ) -> ExportModel:
     """Return a model with its graphs and the content of its captioner.json.
@@ -182,7 +182,7 @@ def export_model(
         path: its checkpoint or model folder.
         precision: of the large weights.
     """
-    graphs, vocabulary = graphs_of(module, max_length, calibration), module.vocabulary
+    graphs, vocabulary = graphs_of(module, max_length, confidence), module.vocabulary
     weights = path / WEIGHTS if path.is_dir() else path
     card: dict[str, Any] = {
         "format": 1,
@@ -198,7 +198,7 @@ def export_model(
         "grid": module.encoder.grid,
         "preprocessing": {**module.encoder.preprocessing._asdict(), "longest": MAX_ASPECT_RATIO},
     }
-    if calibration is not None:  # with which `run_onnx` uses the graph `unlikeness`
-        curve = calibration.curve.tolist()
-        card["calibration"] = {"curve": curve, "threshold": calibration.threshold.item()}
-    return ExportModel(name, module, calibration, graphs, card)
+    if confidence is not None:  # with which `run_onnx` uses the graph `unlikeness`
+        curve = confidence.curve.tolist()
+        card["calibration"] = {"curve": curve, "threshold": confidence.threshold.item()}
+    return ExportModel(name, module, confidence, graphs, card)

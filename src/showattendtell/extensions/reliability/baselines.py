@@ -37,7 +37,7 @@ class BaselinesMetric:
     `baselines` has by name
     - `constant`: the training caption with the highest mean CIDEr-D against all training captions, for every image
     - `nearest`: a caption of the nearest training image, by the cosine of the mean grids of the first model's
-      encoder; of its captions the one that agrees best with all of them
+      encoder; of its captions the one that agrees best with the others
     """
 
     labels: Labels = MappingProxyType({})
@@ -118,9 +118,11 @@ class TypicalCaptions:
         return [self._cider.weigh(count_ngrams(words)) for words in captions]
 
     def consensus(self, captions: Sequence[Words]) -> Words:
-        """Return the one of the captions of an image with the highest CIDEr-D against all of them."""
+        """Return the one of the captions of an image with the highest CIDEr-D against the others."""
+        if len(captions) == 1:
+            return captions[0]
         weighted = self._weigh(captions)
-        scores = [self._cider.score(caption, weighted) for caption in weighted]
+        scores = [self._cider.score(one, weighted[:n] + weighted[n + 1 :]) for n, one in enumerate(weighted)]
         return captions[scores.index(max(scores))]
 
     def best_constant(self) -> Words:

@@ -3,6 +3,7 @@
 Sizes are those of `showattendtell.types`.
 """
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.inference.checkpoints import CONFIDENCE, load, save
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
+from showattendtell.inference.finding import CARD
 from showattendtell.inference.loading import LoadedModel, save_model_folder
 from showattendtell.inference.predictions import evenly_spaced, outputs_by_batch, read_grids
 from showattendtell.types import Example
@@ -73,6 +75,9 @@ def write_calibrated(checkpoint: Path, model: LoadedModel, output: Path) -> None
     """
     if checkpoint.is_dir():
         save_model_folder(model, output)
+        card = checkpoint / CARD
+        if card.is_file() and output != checkpoint:
+            shutil.copy(card, output)
     elif model.confidence:
         save({**load(checkpoint), CONFIDENCE: model.confidence.state_dict()}, output)
 

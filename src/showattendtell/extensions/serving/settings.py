@@ -5,8 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from showattendtell.config.schemas import CaptioningSettings, Node
-from showattendtell.settings import PositiveFloat, PositiveInt, Text
+from showattendtell.config.schemas import CaptioningSettings
+from showattendtell.settings import Node, PositiveFloat, PositiveInt, Text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Export a checkpoint as graphs that run without this package, or as a page that runs them in a browser."""
 
 from showattendtell.config.entry_point import entry_point, exit_process
-from showattendtell.extensions.export.schemas import ExportSettings
+from showattendtell.extensions.export.settings import ExportSettings
 
 
 @entry_point("export")

@@ -1,7 +1,7 @@
 """Calibrate the confidence of a checkpoint in its captions, and store the calibration in it."""
 
 from showattendtell.config.entry_point import entry_point
-from showattendtell.extensions.reliability.schemas import CalibrateSettings
+from showattendtell.extensions.reliability.settings import CalibrateSettings
 
 
 @entry_point("calibrate")
@@ -16,7 +16,7 @@ def main(settings: CalibrateSettings) -> None:
     from showattendtell.extensions.reliability.confidence import fit_on_data_set, write_calibrated
     from showattendtell.inference.finding import find_model
     from showattendtell.inference.loading import load_model
-    from showattendtell.runtime.files import expand_home, new_path, write_errors
+    from showattendtell.runtime.files import WEIGHTS, expand_home, new_path, write_errors
 
     checkpoint = find_model(settings.checkpoint)
     if settings.output is None and not expand_home(settings.checkpoint).exists():
@@ -25,6 +25,10 @@ def main(settings: CalibrateSettings) -> None:
             "calibrated copy"
         )
     output = new_path(settings.output) if settings.output else checkpoint
+    if output == checkpoint:
+        file = checkpoint / WEIGHTS if checkpoint.is_dir() else checkpoint
+        with write_errors(output), file.open("r+b"):  # a read-only file, which could be replaced, is kept
+            pass
     model = load_model(settings.checkpoint, settings.device, BeamSearch())
     calibrated = model._replace(confidence=fit_on_data_set(model, settings.dataset, settings.cache))
     with write_errors(output):
