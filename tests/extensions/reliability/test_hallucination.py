@@ -130,7 +130,7 @@ def measure(dataset: Dataset, written: dict[str, list[Any]], vocabulary: Vocabul
     """What `evaluate` measures of a data set's test images."""
     none: Any = None
     model: Any = LoadedModel(SimpleNamespace(vocabulary=vocabulary), none, {})  # of a model it reads the vocabulary
-    run = EvaluationRun([], [], [model], [], dataset, "test", none)
+    run = EvaluationRun([], [], [model], [], dataset, "test", none, (), "plain", 0)
     return HallucinationMetric().measure(run, written, 0)
 
 
