@@ -46,14 +46,6 @@ def test_an_unknown_command_is_reported_in_a_sentence(typo: str, hint: str, tmp_
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_command_behaves_like_its_module(tmp_path: Path):
-    by_script = showattendtell(tmp_path, "train", "--help")
-    line = [sys.executable, "-m", "showattendtell.train", "--help"]
-    by_module = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=900)
-    assert by_script.returncode == by_module.returncode == 0
-    assert by_script.stdout == by_module.stdout
-
-
 def test_a_commands_fault_keeps_its_status(tmp_path: Path):
     done = showattendtell(tmp_path, "evaluate")
     assert done.returncode == 2

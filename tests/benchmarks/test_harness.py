@@ -93,20 +93,3 @@ def test_every_script_is_among_all_and_all_take_less_than_ten_minutes():
     assert scripts - {"published", "calls"} == set(everything.SCRIPTS)  # it needs a clone of the port
     assert all(find_spec(f"benchmarks.{name}") for name in everything.SCRIPTS)
     assert sum(everything.BUDGETS.values()) < 600
-
-
-def test_a_script_that_fails_leaves_the_others_and_is_reported_by_the_exit_status(
-    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(everything, "RESULTS", results)
-    monkeypatch.setattr(everything, "SCRIPTS", {"absent": 10, "training_step": 10, "growth": 10})
-    store(RUN, results)
-    statuses = {"absent": "failed with exit status 1", "training_step": "done", "growth": "cannot run here"}
-    monkeypatch.setattr(everything, "run", lambda name, *_: everything.Outcome(name, statuses[name], 11.0))
-    with pytest.raises(SystemExit) as ended:
-        everything.main()
-    assert ended.value.code == 1
-    out = capsys.readouterr().out
-    assert "missed by 20 %" in out
-    assert "absent: failed with exit status 1, 11 s, over its budget of 10 s" in out
-    assert "growth: cannot run here, 11 s" in out

@@ -204,15 +204,6 @@ def test_a_path_in_python_means_where_it_is_given(here: Path, module: type[Folde
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"),
-    [("init_from", None), ("trainer.precision", None), ("dataset.captions", None), ("callbacks.early_stopping", None)],
-)
-def test_null_may_be_given_as_python_writes_it(setting: str, value: Any):
-    config = compose("train", ["dataset=custom", f"{setting}=None"])
-    assert OmegaConf.select(config, setting, default="missing") is None
-
-
-@pytest.mark.parametrize(
     ("setting", "sentence"),
     [
         ("dataset.root", "dataset.root=null should be a valid string"),

@@ -15,7 +15,6 @@ from showattendtell.data.assembly import (
     check_images,
     drop_unreadable,
     hash_fraction,
-    join_restval,
     split_by_hash,
 )
 from showattendtell.data.parsing import CaptionFile
@@ -56,12 +55,6 @@ def test_a_name_that_leads_out_of_the_folder_is_one_in_it(name: str):
 def test_another_name_is_kept(name: str):
     [example] = assemble("dogs", said({name: ["A dog ."]}, split_of={name: "train"}), Path("folder"), 5).examples()
     assert (example.image, example.path) == (name, f"folder/{name}")
-
-
-def test_restval_stands_behind_train_when_it_joins():
-    file = said({}, split_of={"c": "restval", "d": "restval", "b": "val", "a": "train"})
-    assert list(join_restval(file).split_of.items()) == [("b", "val"), *((name, "train") for name in "acd")]
-    assert join_restval(said({})) == said({})
 
 
 NAMES = [f"{number}.jpg" for number in range(2000)]

@@ -57,15 +57,6 @@ def names(dataset: Dataset) -> dict[str, list[str]]:
     return {split: [example.image for example in examples] for split, examples in dataset.splits.items()}
 
 
-def test_the_distribution_gives_the_splits_of_its_lists(root: Path):
-    dataset = read_flickr8k(str(root))
-    assert names(dataset) == SPLITS
-    assert dataset.notes == ()
-    example = dataset.split("val")[0]
-    assert example.path == str(root / "images" / "4_d.jpg")
-    assert example.captions[3].words == ("image", "4djpg", "sentence", "3")
-
-
 def test_karpathy_s_json_gives_the_same_records(root: Path):
     distribution, karpathy = read_flickr8k(str(root)), read_flickr8k(str(root), captions="dataset_flickr8k.json")
     assert karpathy == distribution

@@ -115,19 +115,6 @@ def test_ctrl_c_keeps_the_captions_so_far(start: Start, checkpoint: Path, folder
     assert any(f"{number:,} photographs" in page for number in (captioned - 1, captioned))
 
 
-@pytest.mark.slow
-def test_ctrl_c_names_no_way_to_continue_with_formats_that_have_none(
-    start: Start, checkpoint: Path, folder: Path, many: str
-):
-    running = start("caption", f"checkpoint={checkpoint}", many, "output=halted", "formats=[csv]", SHORT)
-    rows = folder / "halted/captions.csv"
-    wait_until(lambda: rows.exists() and rows.read_text().count("\n") > 8)
-    os.kill(running.process.pid, signal.SIGINT)
-    done = running.finish()
-    assert done.status == 130
-    assert done.err == "interrupted; halted has the captions so far\n"
-
-
 def test_a_killed_command_resumes_as_if_it_had_not_been(
     start: Start, run: Run, checkpoint: Path, folder: Path, album: Path
 ):

@@ -1,7 +1,6 @@
 """Ways of writing captions, through the commands."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,7 +10,6 @@ from runs import Run, assert_done
 
 from showattendtell import load
 from showattendtell.config.instantiate import build_option
-from showattendtell.errors import UserError
 from showattendtell.metrics.diversity import ending_rates
 from showattendtell.visualization.rendering import EXAMPLES
 
@@ -31,14 +29,6 @@ def test_a_model_in_ensemble_with_itself_scores_as_alone(run: Run, checkpoint: P
     assert together["bleu4"] == alone["bleu4"]
     assert together["checkpoint_sha256"] == [alone["checkpoint_sha256"]] * 2
     assert "pointing_game" in alone.keys() - together.keys()
-
-
-def test_models_of_different_vocabularies_cannot_write_together(checkpoint: Path, altered: Callable[..., Path]):
-    def rename(content: dict[str, Any]) -> None:
-        content["showattendtell"]["vocabulary"][5] = "zebra"
-
-    with pytest.raises(UserError, match="altered.ckpt and .* have different vocabularies"):
-        load([checkpoint, altered(rename)], device="cpu")
 
 
 def test_several_captions_of_the_bundled_model_differ_and_end_as_sentences_do():

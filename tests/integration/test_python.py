@@ -31,7 +31,6 @@ from showattendtell import (
 from showattendtell.config.compose import as_settings, compose
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.config.trust import TRUST
-from showattendtell.data.augmentation import Augmentation
 from showattendtell.data.images import read_pixels
 from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.errors import UserError
@@ -290,28 +289,6 @@ class Views(Callback):
 
     def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Any, index: int) -> None:
         self.epochs.setdefault(trainer.current_epoch, []).append(batch.content.images)
-
-
-@pytest.mark.parametrize("trainable", slow_after(1, [False, True]))
-def test_a_batch_with_all_images_sees_other_views_in_every_epoch_and_the_same_again(
-    tmp_path: Path, cache: Path, trainable: bool, monkeypatch: pytest.MonkeyPatch
-):
-    """Two images with their ten captions are in a single batch, so only the epoch differs."""
-    monkeypatch.setattr("showattendtell.datamodules.datasets.mentions_sides", lambda example: False)
-    torch.manual_seed(0)
-    encoder = Encoder("tf_efficientnet_lite0", 16, "random", size=64, trainable=trainable)
-    options: dict[str, Any] = {"extraction": Extraction(views=2)}
-    if trainable:
-        options = {"augmentation": Augmentation(seed=3, crop=0.3)}
-    runs = []
-    for _ in range(2):
-        data = ShapesDataModule(2, 2, 2, encoder, 100, cache=cache, seed=3, bucketing="padded", **options)
-        views = Views()
-        trainer(tmp_path, [views], max_epochs=6, limit_val_batches=0).fit(small(), data)
-        runs.append([torch.stack(batches) for batches in views.epochs.values()])
-    assert all(map(torch.equal, *runs))
-    different = {images.numpy().tobytes() for images in runs[0]}
-    assert len(different) == 6 if trainable else len(different) > 2
 
 
 def test_views_of_grids_are_not_kept_on_the_device(cache: Path, encoder: Encoder):

@@ -4,7 +4,6 @@ import copy
 import csv
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +15,8 @@ from small_training import small_config, small_run
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from showattendtell.runtime.files import read_times
-from showattendtell.training import progress
 from showattendtell.training.build import build_trainer
 from showattendtell.training.optimizers import ExponentialMovingAverage
-from showattendtell.training.progress import EpochReport, MetricsFile
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -98,34 +94,3 @@ def test_the_moving_average_leaves_frozen_weights_as_they_are():
     for _ in range(20):
         averaged.update_parameters(frozen)
     assert torch.equal(averaged.module.weight, frozen.weight)
-
-
-def test_an_epoch_that_was_interrupted_has_the_seconds_of_the_parts_that_count(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    now = 1000.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    trainer: Any = SimpleNamespace(logger=MetricsFile(tmp_path), default_root_dir=tmp_path, fast_dev_run=False)
-
-    def begun(state: dict[str, Any] | None = None) -> EpochReport:
-        report = EpochReport()
-        report.setup(trainer, module, "fit")
-        if state:
-            report.load_state_dict(state)
-        return report
-
-    module: Any = None
-    killed = begun()
-    killed.on_train_start(trainer, module)
-    now = 1060.0
-    killed._end_epoch(trainer)
-    now = 1085.0
-    saved = killed.state_dict()
-    now = 1099.0  # what is done from here to the kill is done again
-
-    resumed = begun(saved)
-    now = 5000.0
-    resumed.on_train_start(trainer, module)
-    now = 5030.0
-    resumed._end_epoch(trainer)
-    assert read_times(tmp_path) == [60.0, 25.0 + 30.0]

@@ -1,6 +1,5 @@
 """Runs on wandb as its own reader finds them, and what becomes of them without an account."""
 
-import shlex
 from pathlib import Path
 
 import pytest
@@ -55,23 +54,6 @@ def test_a_run_without_an_account_is_read_back_by_wandb_with_all_that_it_was_sho
     assert (run["run_id"], run["tags"]) == (board.version, ["shapes", "hard", "lstm", "mine"])
     assert records["config"] == [{"update": {"decoder": {"width": 512}}}]
     assert figures_of(records) == [{"val/bleu4": 12.5, "epoch": 0, "step": 10}]
-
-
-@pytest.mark.parametrize("mode", slow_after(1, ["offline", "disabled", "dryrun"]))
-def test_only_files_that_are_there_are_to_be_uploaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: str
-):
-    monkeypatch.setenv("WANDB_MODE", mode)
-    folder = tmp_path / "with a space"
-    board = WandbDashboard(folder)
-    wandb.teardown()
-    board.log_hyperparams({})
-    board.log_metrics({"val/bleu4": 12.5}, 10)
-    board.finalize("success")
-    wandb.teardown()
-    command = shlex.split(capsys.readouterr().out.partition("wandb sync ")[2])
-    assert command == list(map(str, (folder / "wandb").glob("offline-run-*")))
-    assert len(command) == (mode != "disabled")
 
 
 def test_a_resumed_run_has_its_id_and_is_uploaded_with_its_first_part(

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from runs import Run, assert_done, assert_error, held_out
 
-from showattendtell.extensions.export.packages import RUNTIME, VERSION
-
 needs_onnx = pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx")
 
 ALONE = """
@@ -60,13 +58,3 @@ def test_what_cannot_be_exported_is_reported(run: Run, checkpoint: Path, tmp_pat
     done = run("export", f"checkpoint={checkpoint}", f"output={tmp_path}/out", first=missing)
     assert_error(done, "export needs the package onnxscript", "pip install 'showattendtell[onnx]'")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_browser_s_runtime_is_kept_in_the_cache_folder(run_forked: Run, tmp_path: Path):
-    archive = tmp_path / f"cache/{RUNTIME}-{VERSION}.tgz"
-    archive.parent.mkdir()
-    archive.write_bytes(b"damaged")
-    line = ["export", "checkpoint=best.ckpt", "formats=[web]"]
-    done = run_forked(*line, folder=tmp_path, SHOWATTENDTELL_CACHE=str(archive.parent))
-    assert_error(done, f"{archive} is not {RUNTIME} {VERSION}")
-    assert list(tmp_path.iterdir()) == [archive.parent]

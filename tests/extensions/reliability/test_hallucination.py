@@ -115,11 +115,6 @@ def test_a_noun_and_its_plural_are_one(noun: str):
     assert find_nouns(10 * said) == {(noun,): noun, (plural(noun),): noun}
 
 
-def test_a_plural_is_that_of_the_more_frequent_noun():
-    said = [*10 * [caption("lady", "lady"), caption("ladies", "ladies")], caption("ladie", "ladie")]
-    assert set(find_nouns(said).values()) == {"lady"}
-
-
 def test_nouns_of_the_same_thing_are_one_object():
     nouns = {("boy",): "boy", ("shirt",): "shirt", ("tshirt",): "tshirt", ("puppy",): "puppy", ("fence",): "fence"}
     merged = merge_synonyms(nouns)

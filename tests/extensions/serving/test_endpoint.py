@@ -168,16 +168,6 @@ PAGES = ["", "docs", "serve.js", "style.css", "health"]
 PAGES += [f"examples/{one.name}" for one in EXAMPLES.iterdir()]
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_a_page_answers_head(served: Served, path: str):
-    whole = send_request(served.address, path)
-    assert whole.status == 200
-    head = send_request(served.address, path, method="HEAD")
-    assert (head.status, head.content) == (200, b"")
-    for name in ("content-length", "content-type"):
-        assert head.headers[name] == whole.headers[name]
-
-
 def test_health_is_ok(served: Served):
     assert send_request(served.address, "health").json == {"status": "ok"}
 
