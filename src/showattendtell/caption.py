@@ -10,7 +10,9 @@ from showattendtell.config.schemas import CaptionSettings, as_list
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.inference.finding import find_model
 from showattendtell.runtime.files import new_folder
-from showattendtell.settings import is_url
+from showattendtell.settings import PictureStyle, is_url
+
+PICTURE = ", ".join(PictureStyle._fields)
 
 
 @entry_point("caption", positional="images")
@@ -27,10 +29,10 @@ def main(settings: CaptionSettings) -> None:
     for name in settings.checkpoints:  # reported before torch is imported
         find_model(name)
     if settings.split:
-        others = settings.dpi or settings.resume or settings.width or settings.workers
+        others = settings.resume or settings.workers or any(settings.style)
         if others or list(settings.formats or ["html"]) != ["html"]:
             raise UserError(
-                f"split={settings.split} writes one html page; leave formats, width, dpi, resume and workers out"
+                f"split={settings.split} writes one html page; leave formats, {PICTURE}, resume and workers out"
             )
         from showattendtell.inference.captioning import caption_split
 
@@ -66,7 +68,7 @@ def _chosen_formats(settings: CaptionSettings) -> list[str]:
             that is set.
     """
     from showattendtell.visualization.caption_rows import ROWS, can_resume
-    from showattendtell.visualization.pages import PANELS, PICTURES
+    from showattendtell.visualization.pages import PICTURES
 
     default = [*ROWS] if settings.resume or settings.workers else [*ROWS, "html"]
     formats = list(dict.fromkeys(settings.formats or default))
@@ -76,8 +78,12 @@ def _chosen_formats(settings: CaptionSettings) -> list[str]:
             raise UserError(f"formats={name}: there is no format '{name}'{did_you_mean(name, known)}")
         if settings.workers and name in ("html", *PICTURES):
             raise UserError(f"workers={settings.workers} writes rows; leave {name} out of formats")
-    if (settings.width or settings.dpi) and not {*PANELS} & {*formats}:
-        raise UserError("width and dpi are those of pictures with panels; give formats=[png], or leave them out")
+    if any(settings.style) and not {*PICTURES} & {*formats}:
+        raise UserError(f"{PICTURE} are settings of pictures; give formats=[png], or leave them out")
+    if settings.colormap:
+        from showattendtell.visualization.figures import find_colormap
+
+        find_colormap(settings.colormap)
     if settings.resume and settings.output is None:
         raise UserError("resume=true needs the folder of the captions so far; give it as output=FOLDER")
     if settings.resume and not can_resume(formats):

@@ -8,7 +8,7 @@ from functools import cache, partial, wraps
 from inspect import signature
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -68,6 +68,27 @@ Source = Annotated[Text, AfterValidator(_absolute_if_found)]
 """A path, or a name within the setting `root`, of a bundled model, on the hub or the like."""
 Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
 """One text, or a list of at least one."""
+
+
+class PictureStyle(NamedTuple):
+    """How a picture shows attention maps.
+
+    Attributes:
+        width: of the picture in inches, to which the letters are scaled; by default each panel has 2 inches, and an
+            animation is at most 400 pixels large.
+        dpi: dots per inch; by default 160, in an animation 128. A photograph is never enlarged in an animation.
+        colormap: of matplotlib, such as inferno, in whose colors maps are laid over the photograph; by default the
+            photograph is darkened where the model did not look.
+        words: those of the caption whose maps are shown; by default all.
+        rows: of panels; by default as many as rows of at most 6 panels need.
+    """
+
+    width: Inches | None = None
+    dpi: Dpi | None = None
+    colormap: Text | None = None
+    words: Sequence[Text] | None = None
+    rows: PositiveInt | None = None
+
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")

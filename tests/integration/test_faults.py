@@ -26,7 +26,7 @@ FAULTS = {
         (["images=blank.png", "names=[a,b]"], ["names=[a,b] must have a different name for each model"]),
         (["split=test", "output=file/page.html", "number=1"], ["file/page.html", "cannot be written"]),
         (["split=test", "images=blank.png"], ["caption photo.jpg", "split=test", "either"]),
-        (["split=test", "formats=[png]"], ["split=test writes one html page; leave formats, width"]),
+        (["split=test", "formats=[png]"], ["split=test writes one html page; leave formats, width, dpi, colormap"]),
         ([], ["caption photo.jpg", "split=test"]),
     ],
     "train": [

@@ -1,6 +1,7 @@
 """Curves of runs, and heatmaps on the photograph, as a figure and as an animation."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -10,6 +11,7 @@ from sample_pages import PEAKS, gated, output
 from slow_cases import slow_after
 
 from showattendtell.data.images import Preprocessing
+from showattendtell.settings import PictureStyle
 from showattendtell.types import Box
 from showattendtell.visualization.figures import (
     WHOLE,
@@ -87,6 +89,32 @@ def test_the_photograph_comes_first_and_then_each_word_with_its_map(suffix: str,
         assert 75 + 50 * column <= x <= 75 + 50 * (column + 1)
         assert 200 / 3 * row <= y <= 200 / 3 * (row + 1)
         assert light[:, :70].max() < 50
+
+
+def test_a_colored_map_is_seen_on_a_black_photograph(tmp_path: Path):
+    path = tmp_path / "a.png"
+    light = gated().best._replace(words=("a",))
+    draw(Drawing(Image.new("RGB", (300, 200)), light, HALF), path, PictureStyle(colormap="inferno"))
+    with Image.open(path) as picture:
+        left, right = np.split(np.asarray(picture.convert("RGB")).astype(int)[100:], [picture.width // 2], axis=1)
+    assert np.ptp(left.max(axis=2)[20:-20, 20:-20]) == 0
+    red, _, blue = right.reshape(-1, 3)[(right.sum(axis=2) < 700).ravel()].max(axis=0)
+    assert red > 140 > blue  # 0.6 of the end of inferno, which is yellow
+
+
+@pytest.mark.parametrize(
+    ("style", "width"), [({}, 400), ({"width": 2.0}, 256), ({"dpi": 256}, 800), ({"width": 20}, 900)]
+)
+def test_an_animation_is_as_large_as_asked_but_not_larger_than_the_photograph(
+    style: dict[str, Any], width: int, tmp_path: Path
+):
+    draw(
+        Drawing(Image.new("RGB", (900, 600)), gated().best, Box(0, 0, 900, 600)),
+        tmp_path / "a.gif",
+        PictureStyle(**style),
+    )
+    with Image.open(tmp_path / "a.gif") as picture:
+        assert picture.width == width
 
 
 def test_the_present_word_is_marked(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_a_figure_has_the_width_and_resolution_that_are_asked_for(
     tmp_path: Path, size: tuple[int, int], width: float | None, dpi: int | None, least: int
 ):
     output = gated(photograph(*size))
-    figure = output.plot(width, dpi)
+    figure = output.plot(width=width, dpi=dpi)
     figure.draw_without_rendering()
     panels = [axis.get_window_extent().width for axis in figure.axes]
     assert len(panels) == 5
@@ -56,6 +57,9 @@ def test_a_caption_is_saved_as_vectors_and_as_a_page(tmp_path: Path):
     for name, beginning in (("a.svg", b"<?xml"), ("a.pdf", b"%PDF"), ("a.html", b"<!doctype html>")):
         output.save(tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(beginning)
+    assert b"/Type3" not in (tmp_path / "a.pdf").read_bytes()  # refused by IEEE and ACM
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert all(f">{escape(word, quote=False)}  " in text for word in output.words)
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert page.count('class="word"') == len(output.words) + 2
     with pytest.raises(UserError, match="a.html exists"):
@@ -65,8 +69,9 @@ def test_a_caption_is_saved_as_vectors_and_as_a_page(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "size", "sentence"),
     [
-        ("a.gif", {"dpi": 100}, "a.gif has no width and dpi"),
-        ("a.html", {"width": 3}, "a.html has no width and dpi"),
+        ("a.html", {"width": 3, "dpi": 100}, "a.html is a page, which has no width and dpi"),
+        ("a.png", {"colormap": "infernal"}, "colormap=infernal is not one of matplotlib's; did you mean 'inferno'"),
+        ("a.gif", {"words": "dog"}, "words=dog should be a list"),
         ("a.png", {"width": 0}, "width=0 should be a width in inches, up to 20"),
         ("a.png", {"dpi": 10**6}, "dpi=1000000 should be less than or equal to 1200"),
     ],
@@ -75,6 +80,21 @@ def test_a_size_that_a_file_cannot_have_raises_an_error(tmp_path: Path, name: st
     with pytest.raises(UserError, match=sentence):
         gated().save(tmp_path / name, **size)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_figure_shows_the_words_that_are_asked_for_in_their_order():
+    figure = gated().plot(width=7, words=[WORDS[2], WORDS[1], "absent"])
+    assert [axis.get_title().split()[:1] for axis in figure.axes] == [[], [WORDS[1]], [WORDS[2]]]
+    assert len({round(axis.get_position().y0, 6) for axis in gated().plot(rows=1).axes}) == 1
+
+
+def test_a_long_caption_fits_into_a_narrow_figure():
+    words = ("a", "man", "in", "a", "green", "shirt", "is", "jumping", "over", "a", "wooden", "ramp")
+    caption = gated().best._replace(words=words, attention=np.ones((12, 3, 3)), gates=np.ones(12))
+    figure = replace(gated(), captions=(caption,)).plot(width=2, words=["absent"])
+    [line] = figure.texts
+    figure.draw_without_rendering()
+    assert 0.8 * figure.bbox.width < line.get_window_extent().width < figure.bbox.width
 
 
 def test_the_mark_of_doubt_is_in_every_picture(tmp_path: Path):

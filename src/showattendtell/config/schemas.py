@@ -20,6 +20,7 @@ from showattendtell.settings import (
     Node,
     Nodes,
     NonNegativeFloat,
+    PictureStyle,
     Place,
     PositiveInt,
     Seed,
@@ -248,8 +249,12 @@ class CaptionSettings(CaptioningSettings):
             a word's attention map on hover; png, svg and pdf, a picture of each with a panel for each word; gif and
             webp, the same as an animation; other options of the group format. By default [jsonl,csv,html]. A split is
             always one html page.
-        width: width of a picture with panels in inches; by default each panel has 2 inches.
-        dpi: its dots per inch; 160 by default.
+        width: width of a picture in inches; by default each panel has 2 inches, and an animation at most 400 pixels.
+        dpi: its dots per inch; 160 by default, 128 in an animation, which is not larger than the photograph.
+        colormap: of matplotlib, such as inferno, in whose colors maps are laid over the photograph; by default the
+            photograph is darkened where the model did not look.
+        words: words whose maps a picture shows, as [dog,ball]; by default all of the caption.
+        rows: rows of panels in a picture; by default as many as rows of at most 6 panels need.
         output: a new folder for these files; by default captions, or captions-2, ... if that exists. With split= the
             file of the page; page-SPLIT.html next to the checkpoint by default.
         resume: keep the captions in output= of the same models and settings, and caption the other photographs.
@@ -263,10 +268,18 @@ class CaptionSettings(CaptioningSettings):
     formats: Annotated[Sequence[Text], Field(min_length=1)] | None
     width: Inches | None
     dpi: Dpi | None
+    colormap: Text | None
+    words: Annotated[Sequence[Text], Field(min_length=1)] | None
+    rows: PositiveInt | None
     output: Text | None
     resume: bool
     workers: PositiveInt | None
     dataset: EvaluationDataSettings
+
+    @property
+    def style(self) -> PictureStyle:
+        """How pictures show the maps."""
+        return PictureStyle(self.width, self.dpi, self.colormap, self.words, self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,7 +143,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
                 file.write([*chain.from_iterable(rows)])
             for stem, output in zip(stems[i], outputs, strict=False):
                 for suffix in suffixes:
-                    draw_picture(output.as_drawn(), folder / f"{stem}.{suffix}", settings.width, settings.dpi)
+                    draw_picture(output.as_drawn(), folder / f"{stem}.{suffix}", settings.style)
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
             print_rows(dict(zip(models, rows, strict=True)), is_single)

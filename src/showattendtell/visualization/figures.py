@@ -16,18 +16,27 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib import font_manager
+from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 from PIL import Image
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 from scipy.ndimage import gaussian_filter
 
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import atomic_write, open_regular, write_errors
+from showattendtell.settings import PictureStyle
 from showattendtell.types import Box
-from showattendtell.visualization.rendering import DARKEST, UNGATED, Drawing
+from showattendtell.visualization.rendering import DARKEST, PLAIN, UNGATED, Drawing
 
 logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # WenQuanYi has no weight that it calls normal
+
+OPEN_TYPE: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none"}
+"""Fonts as TrueType in PDF, since publishers refuse matplotlib's default, Type 3; text as text in SVG."""
+
+OPAQUE = 0.6
+"""Opacity of a colored map, as on the page."""
 
 KINDS = ("png", "jpg", "jpeg", "tif", "tiff", "pdf", "svg")
 """Suffixes of pictures that do not move; gif and webp are animations."""
@@ -38,6 +47,9 @@ PANEL, DPI, FILLED = 2.0, 160, 0.96
 """Width of a panel of a figure in inches, its resolution, and the part of the width that the picture fills, which has
 more than 300 pixels."""
 
+LETTER = 0.66
+"""Width of a letter, for its height, that the line of the caption leaves room for."""
+
 CAPTION, TITLE = 0.35, 0.3
 """Height of the lines above a figure and above a panel in inches."""
 
@@ -47,8 +59,8 @@ SHARP = 1.5
 MOST_HIGH = 3
 """Maximum ratio of the height and width of a panel for a word."""
 
-ANIMATED_SIDE, ANIMATED_WIDTH = 400, 240
-"""Pixels of the longest side of the photograph in an animation, and of the width of an animation at least."""
+ANIMATED_SIDE, MOST_ANIMATED, ANIMATED_WIDTH = 400, 2000, 240
+"""Pixels of an animation: of the photograph's longest side by default and at most, and of the least default width."""
 
 WORD, WHOLE = 800, 1600
 """Milliseconds for which an animation shows a word, and the photograph alone."""
@@ -83,7 +95,7 @@ def encode(figure: Figure, suffix: str = ".png") -> bytes:
 
 def _save(figure: Figure, kind: str) -> bytes:
     content = BytesIO()
-    with warnings.catch_warnings(record=True) as missing:
+    with warnings.catch_warnings(record=True) as missing, matplotlib.rc_context(OPEN_TYPE):
         warnings.filterwarnings("always", "Glyph .* missing from font")
         # the user's rcParams must not change the size of the figure
         figure.savefig(content, format=kind, dpi=figure.dpi, bbox_inches=figure.bbox_inches)
@@ -143,63 +155,73 @@ def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int)
     return canvas / max(canvas.max(), np.finfo(np.float32).tiny)
 
 
-def heatmap_figure(drawing: Drawing, width: float | None = None, dpi: float | None = None) -> Figure:
-    """Return a figure with the photograph and its caption, then a panel for each word with its map and beta.
-
-    Args:
-        width: of the figure in inches, to which the letters are scaled; by default PANEL for each panel of a row.
-        dpi: dots per inch; DPI by default.
-    """
+def heatmap_figure(drawing: Drawing, style: PictureStyle = PLAIN) -> Figure:
+    """Return a figure with the photograph and its caption, then a panel for each word with its map and beta."""
     photograph, caption, _ = drawing
-    dpi = dpi or DPI
-    rows = math.ceil((len(caption.words) + 1) / MOST_COLUMNS)
-    columns = math.ceil((len(caption.words) + 1) / rows)
-    panel = width / columns if width else PANEL
+    dpi, places = style.dpi or DPI, _places(caption.words, style)
+    rows = style.rows or math.ceil(len(places) / MOST_COLUMNS)
+    columns = math.ceil(len(places) / rows)
+    panel = style.width / columns if style.width else PANEL
     scale, edge = panel / PANEL, (1 - FILLED) / 2
     small, seen = _scale(drawing, min(1.0, SHARP * panel * dpi / max(photograph.size)))
     high, title_height = FILLED * panel * min(photograph.height / photograph.width, MOST_HIGH), TITLE * scale
     height = (high + title_height) * rows + CAPTION * scale
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
     figure = Figure((panel * columns, height), dpi)
-    style = dict[str, Any](fontfamily=families(), parse_math=False)
-    figure.suptitle(caption.marked, fontsize=13 * scale, y=1 - 0.08 * scale / height, va="top", **style)
+    text = dict[str, Any](fontfamily=families(), parse_math=False)
+    fitting = 72 * panel * columns / (LETTER * max(1, cell_len(caption.marked)))
+    figure.suptitle(caption.marked, fontsize=min(13 * scale, fitting), y=1 - 0.08 * scale / height, va="top", **text)
     gates = caption.gates[: len(caption.words)]
     titles: Sequence[str] = caption.words
     if (gates < UNGATED).any():  # the model has a gate
         titles = [f"{word}  \N{GREEK SMALL LETTER BETA} {beta:.2f}" for word, beta in zip(titles, gates, strict=True)]
-    for place, title in enumerate(["", *titles]):
-        row, column = divmod(place, columns)
+    for number, place in enumerate(places):
+        row, column = divmod(number, columns)
         bottom = (rows - 1 - row) * (high + title_height) + edge * panel
         axis = figure.add_axes(((column + edge) / columns, bottom / height, FILLED / columns, high / height))
         axis.axis("off")
-        axis.imshow(_darken(small, caption.attention[place - 1], seen) if place else small, origin="upper")
-        axis.set_title(title, pad=5 * scale, fontsize=10 * scale, **style)
+        axis.imshow(_show_map(small, caption.attention, place, seen, style.colormap), origin="upper")
+        if place is not None:
+            axis.set_title(titles[place], pad=5 * scale, fontsize=10 * scale, **text)
     return figure
 
 
-def animation(drawing: Drawing, suffix: str) -> bytes:
+def animation(drawing: Drawing, suffix: str, style: PictureStyle = PLAIN) -> bytes:
     """Return a GIF or WebP, by the suffix, in an endless loop: the photograph, then each word with its map, above the
     word and the caption. Beta is not shown."""
     caption, frames = drawing.caption, []
-    small, seen = _scale(drawing, min(1.0, ANIMATED_SIDE / max(drawing.photograph.size)))
-    width = max(small.width, ANIMATED_WIDTH)
-    lines = Text(caption.marked).wrap(Console(), width // CELL - 1)  # also breaks text without spaces
-    written = WORD_LINE + LINE * len(lines)
+    side, dpi = max(drawing.photograph.size), style.dpi or ANIMATED_DPI
+    fit = min(1.0, ANIMATED_SIDE / side)
+    wanted = style.width * dpi / drawing.photograph.width if style.width else fit * dpi / ANIMATED_DPI
+    scale = min(1.0, MOST_ANIMATED / side, wanted)
+    small, seen = _scale(drawing, scale)
+    zoom = scale / fit
+    width = max(small.width, round(ANIMATED_WIDTH * zoom))
+    lines = Text(caption.marked).wrap(Console(), round(width / zoom) // CELL - 1)  # also breaks text without spaces
+    written = round(zoom * (WORD_LINE + LINE * len(lines)))
     height = small.height + written
-    style = dict[str, Any](fontfamily=families(), parse_math=False, ha="center")
-    for place, word in enumerate(["", *caption.words]):
+    text = dict[str, Any](fontfamily=families(), parse_math=False, ha="center")
+    places = _places(caption.words, style)
+    for place in places:
         figure = Figure((width / ANIMATED_DPI, height / ANIMATED_DPI), ANIMATED_DPI)
-        shown = _darken(small, caption.attention[place - 1], seen) if place else small
+        shown = _show_map(small, caption.attention, place, seen, style.colormap)
         figure.figimage(np.asarray(shown), (width - small.width) // 2, written, origin="upper")
-        if word:
-            mark = {"facecolor": MARK, "edgecolor": "none", "pad": 3}
-            middle = (written - WORD_LINE / 2) / height
-            figure.text(0.5, middle, word, va="center", fontsize=10, bbox=mark, **style)
-        figure.text(0.5, LINE * len(lines) / height, "\n".join(map(str, lines)), va="top", fontsize=8, **style)
+        if place is not None:
+            mark = {"facecolor": MARK, "edgecolor": "none", "pad": 3 * zoom}
+            middle = (written - zoom * WORD_LINE / 2) / height
+            figure.text(0.5, middle, caption.words[place], va="center", fontsize=10 * zoom, bbox=mark, **text)
+        top = (written - zoom * WORD_LINE) / height
+        figure.text(0.5, top, "\n".join(map(str, lines)), va="top", fontsize=8 * zoom, **text)
         frames.append(Image.frombytes("RGBA", (width, height), _save(figure, "rgba")).convert("RGB"))
-    times, content = [WHOLE, *[WORD] * len(caption.words)], BytesIO()
+    times, content = [WHOLE, *[WORD] * (len(places) - 1)], BytesIO()
     frames[0].save(content, suffix[1:], save_all=True, append_images=frames[1:], duration=times, loop=0, quality=80)
     return content.getvalue()
+
+
+def _places(words: Sequence[str], style: PictureStyle) -> list[int | None]:
+    """Return what the panels of a figure and the frames of an animation show: the photograph (None), then the maps of
+    these words."""
+    return [None, *(place for place, word in enumerate(words) if style.words is None or word in style.words)]
 
 
 def _scale(drawing: Drawing, scale: float) -> tuple[Image.Image, Box]:
@@ -208,11 +230,26 @@ def _scale(drawing: Drawing, scale: float) -> tuple[Image.Image, Box]:
     return drawing.photograph.convert("RGB").resize((width, height)), drawing.seen.scaled(scale, scale)
 
 
-def _darken(photograph: Image.Image, weights: np.ndarray, seen: Box) -> Image.Image:
-    """Darken the photograph where attention on the grid (rows, columns) is small."""
-    light = map_onto_photograph(weights, seen, photograph.width, photograph.height)[..., np.newaxis]
-    pixels = np.asarray(photograph, dtype=np.float32) * (DARKEST + (1 - DARKEST) * light)
+def _show_map(
+    photograph: Image.Image, attention: np.ndarray, place: int | None, seen: Box, colormap: str | None
+) -> Image.Image:
+    """Lay the map of a word over the photograph: in colors, or by darkening it where attention is small."""
+    if place is None:
+        return photograph
+    light = map_onto_photograph(attention[place], seen, photograph.width, photograph.height)
+    pixels: np.ndarray = np.asarray(photograph, dtype=np.float32)
+    if colormap:
+        pixels = (1 - OPAQUE) * pixels + OPAQUE * 255 * find_colormap(colormap)(light)[..., :3]
+    else:
+        pixels = pixels * (DARKEST + (1 - DARKEST) * light[..., np.newaxis])
     return Image.fromarray(np.rint(pixels).astype(np.uint8))
+
+
+def find_colormap(name: str) -> Colormap:
+    """Return a colormap of matplotlib, or raise `UserError`."""
+    if name not in matplotlib.colormaps:
+        raise UserError(f"colormap={name} is not one of matplotlib's{did_you_mean(name, matplotlib.colormaps)}")
+    return matplotlib.colormaps[name]
 
 
 def families() -> list[str]:

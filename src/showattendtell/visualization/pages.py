@@ -19,14 +19,13 @@ from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import new_path
-from showattendtell.settings import Dpi, Inches, checked
+from showattendtell.settings import Dpi, Inches, PictureStyle, PositiveInt, Text, checked
 from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, UNGATED, Drawing, fill
+from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, PLAIN, UNGATED, Drawing, fill
 from showattendtell.visualization.result_files import write_bytes
 
-PANELS = ("png", "svg", "pdf")
-PICTURES = (*PANELS, "gif", "webp")
-"""Formats of pictures: those with a panel for each word, and all."""
+PICTURES = ("png", "svg", "pdf", "gif", "webp")
+"""Formats of pictures."""
 
 LONGEST_SIDE = 640
 QUALITY = 72
@@ -97,37 +96,45 @@ class ImageCaptions:
             light[:] = map_onto_photograph(grid, self.seen.scaled(width, height), width, height)
         return maps
 
-    @checked
-    def save(self, path: str | Path, width: Inches | None = None, dpi: Dpi | None = None) -> None:
+    def save(self, path: str | Path, **style: Any) -> None:
         """Write the caption into a new file: a panel for each word as `.png`, `.jpg`, `.tif`, `.pdf` or `.svg`, an
         animation as `.gif` or `.webp`, or a page as `.html`.
 
         Args:
-            width: of a picture with panels, in inches, see `plot`.
-            dpi: its dots per inch.
+            style: of a picture, the arguments of `plot`; an animation has no rows.
 
         Raises:
-            UserError: the file exists or cannot be written, its suffix is unknown, or it has no `width` and `dpi`.
+            UserError: the file exists or cannot be written, its suffix is unknown, or it is a page with a style.
         """
         path = new_path(Path(path), advice="choose another place")
-        if (width or dpi) and path.suffix.lower() in (".html", *ANIMATIONS):
-            raise UserError(f"{path} has no width and dpi, which are those of pictures with panels; leave them out")
+        if style and path.suffix.lower() == ".html":
+            raise UserError(f"{path} is a page, which has no {' and '.join(style)}; leave them out")
         if path.suffix.lower() == ".html":
             write_page(self._page(), path)
         else:
-            draw_picture(self.as_drawn(), path, width, dpi)
+            draw_picture(self.as_drawn(), path, checked(PictureStyle)(**style))
 
     @checked
-    def plot(self, width: Inches | None = None, dpi: Dpi | None = None) -> Any:
+    def plot(
+        self,
+        width: Inches | None = None,
+        dpi: Dpi | None = None,
+        colormap: Text | None = None,
+        words: Sequence[Text] | None = None,
+        rows: PositiveInt | None = None,
+    ) -> Any:
         """Return a matplotlib figure with the photograph, then a panel for each word with its map and beta.
 
         Args:
             width: of the figure in inches, to which the letters are scaled; by default a panel has 2 inches.
             dpi: dots per inch; by default 160.
+            colormap: of matplotlib, in which maps are laid over the photograph; by default it is darkened.
+            words: those of the caption that get a panel; by default all.
+            rows: of panels.
         """
         from showattendtell.visualization.figures import heatmap_figure
 
-        return heatmap_figure(self.as_drawn(), width, dpi)
+        return heatmap_figure(self.as_drawn(), PictureStyle(width, dpi, colormap, words, rows))
 
     def as_drawn(self) -> Drawing:
         """Return what the functions of `figures` draw."""
@@ -155,15 +162,14 @@ class ImageCaptions:
         return f"<{self.name}: {self.best.marked}>"
 
 
-def draw_picture(drawing: Drawing, path: Path, width: float | None = None, dpi: float | None = None) -> None:
+def draw_picture(drawing: Drawing, path: Path, style: PictureStyle = PLAIN) -> None:
     """Write a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
     from showattendtell.visualization.figures import animation, encode, heatmap_figure
 
     suffix = path.suffix.lower()
     is_animated = suffix in ANIMATIONS
-    write_bytes(
-        animation(drawing, suffix) if is_animated else encode(heatmap_figure(drawing, width, dpi), suffix), path
-    )
+    content = animation(drawing, suffix, style) if is_animated else encode(heatmap_figure(drawing, style), suffix)
+    write_bytes(content, path)
 
 
 def picture_names(images: Sequence[str], models: Sequence[str]) -> list[tuple[str, ...]]:

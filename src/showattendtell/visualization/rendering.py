@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
+from showattendtell.settings import PictureStyle
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.result_files import read_result
 
@@ -26,6 +27,10 @@ ANIMATIONS = (".gif", ".webp")
 FOLDER = Path(__file__).parent
 EXAMPLES = FOLDER / "examples"
 """The photographs that pages offer to try, which `upload.html` describes: from COCO 2017, licensed CC BY 2.0."""
+
+
+PLAIN = PictureStyle()
+"""The default style of pictures."""
 
 
 class Drawing(NamedTuple):
