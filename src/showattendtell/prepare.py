@@ -19,7 +19,7 @@ def main(settings: TrainSettings) -> None:
 
 def _prepare(settings: TrainSettings) -> None:
     from showattendtell.config.instantiate import build, build_dataset, build_source
-    from showattendtell.data.tokenization import tokenized
+    from showattendtell.data.vocabulary import tokenized
     from showattendtell.inference.initial import find_initial_checkpoint, training_vocabulary
     from showattendtell.visualization.tables import print_dataset
 

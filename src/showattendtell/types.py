@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from showattendtell.errors import UserError, did_you_mean
@@ -124,6 +124,10 @@ class Dataset(NamedTuple):
             return self
         splits = {name: split[:number] for name, split in self.splits.items()}
         return self._replace(name=f"{self.name}-first{number}", splits=splits)
+
+    def map(self, change: Callable[[Example], Example]) -> Dataset:
+        """Return the data set with every example replaced by `change(example)`."""
+        return self._replace(splits={split: tuple(map(change, part)) for split, part in self.splits.items()})
 
     def without(self, images: Iterable[str]) -> Dataset:
         """Return the data set without the named images."""

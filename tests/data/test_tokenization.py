@@ -4,7 +4,6 @@ import pytest
 from PIL import Image
 
 from showattendtell.data.flickr import read_flickr8k
-from showattendtell.data.tokenization import tokenized, train_tokenizer
 from showattendtell.data.tokenizers import (
     CharacterTokenizer,
     PlainTokenizer,
@@ -13,7 +12,7 @@ from showattendtell.data.tokenizers import (
     WhitespaceTokenizer,
     WordTokenizer,
 )
-from showattendtell.data.vocabulary import EOS, SPECIAL, UNK, Vocabulary
+from showattendtell.data.vocabulary import EOS, SPECIAL, UNK, Vocabulary, tokenized, train_tokenizer
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase, fingerprint
 
 SENTENCES = {"a.jpg": "一只狗在跑。", "b.jpg": "左边有一个女孩。", "c.jpg": "一个男人。", "d.jpg": "一只猫。"}

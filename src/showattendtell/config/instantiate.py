@@ -14,8 +14,7 @@ from showattendtell.config.compose import as_node, to_plain
 from showattendtell.config.schemas import StoredSettings, TrainSettings
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.data.augmentation import Augmentation
-from showattendtell.data.tokenization import train_tokenizer
-from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.data.vocabulary import Vocabulary, train_tokenizer
 from showattendtell.datamodules.datasets import ImageSourceFactory, check_cache, open_source
 from showattendtell.errors import UserError, first_line
 from showattendtell.models.captioner import Captioner

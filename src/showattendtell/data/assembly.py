@@ -4,7 +4,7 @@ import hashlib
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path, PurePath
@@ -182,11 +182,6 @@ def assemble(
     return dataset.without(uncaptioned)._replace(notes=tuple(notes))
 
 
-def map_examples(dataset: Dataset, change: Callable[[Example], Example]) -> Dataset:
-    """Return the data set with every example replaced by `change(example)`."""
-    return dataset._replace(splits={split: tuple(map(change, part)) for split, part in dataset.splits.items()})
-
-
 def drop_unreadable(dataset: Dataset, splits: Sequence[str]) -> Dataset:
     """Decode every image of the splits, and return the data set without the unreadable ones, which its notes list."""
 
@@ -260,7 +255,7 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
     names = [example.image for example in lost]
     if names:
         notes.append(f"images captioned but not on disk, which are skipped: {len(names):,} ({listed(names, 5)})")
-    moved = map_examples(dataset, lambda example: example._replace(path=found.get(example.image, example.path)))
+    moved = dataset.map(lambda example: example._replace(path=found.get(example.image, example.path)))
     return moved.without(names)._replace(notes=(*dataset.notes, *notes))
 
 

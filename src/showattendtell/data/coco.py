@@ -11,7 +11,6 @@ from showattendtell.data.assembly import (
     check_images,
     join_restval,
     look_in,
-    map_examples,
     split_by_hash,
 )
 from showattendtell.data.custom import read_references
@@ -215,7 +214,7 @@ def mark_instances(dataset: Dataset, path: Path) -> Dataset:
         objects = tuple(sorted(categories[number].name for number in image_boxes))
         return example._replace(captions=tuple(captions), objects=objects)
 
-    return map_examples(dataset, mark)
+    return dataset.map(mark)
 
 
 def find_names(words: Sequence[str], names: Mapping[Name, Category]) -> Iterator[tuple[int, Category]]:

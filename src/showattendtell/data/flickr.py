@@ -15,7 +15,6 @@ from showattendtell.data.assembly import (
     find_image_folder,
     find_lists,
     look_in,
-    map_examples,
     with_splits,
 )
 from showattendtell.data.custom import read_found, read_references
@@ -78,8 +77,7 @@ def read_flickr8k(
         skip_missing: skip images without captions.
         images: folder of the images, searched in `root` first.
     """
-    limits = (captions_per_image, skip_unreadable, skip_missing)
-    return _read(FLICKR8K, root, captions, images, entities, absent, *limits)
+    return _read(FLICKR8K, root, captions, images, entities, absent, captions_per_image, skip_unreadable, skip_missing)
 
 
 @paused_collection()
@@ -106,8 +104,7 @@ def read_flickr30k(
         skip_missing: skip images without captions.
         images: folder of the images, searched in `root` first.
     """
-    limits = (captions_per_image, skip_unreadable, skip_missing)
-    return _read(FLICKR30K, root, captions, images, entities, (), *limits)
+    return _read(FLICKR30K, root, captions, images, entities, (), captions_per_image, skip_unreadable, skip_missing)
 
 
 def _read(
@@ -287,7 +284,7 @@ def mark_entities(dataset: Dataset, path: Path) -> Dataset:
         captions = tuple(caption._replace(phrases=phrases.get(caption.words, ())) for caption in example.captions)
         return example._replace(captions=captions)
 
-    marked = map_examples(dataset, mark)
+    marked = dataset.map(mark)
     if not any(is_known):
         raise UserError(f"{path} has none of the {len(is_known):,} captions of {dataset.name}; it is for other images")
     note = f"{sum(is_known):,} of {len(is_known):,} captions are in {path.name}; the others have no boxes"

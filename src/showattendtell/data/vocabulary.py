@@ -1,4 +1,4 @@
-"""Tokens and their ids."""
+"""Tokens, their ids, and captions of a data set in the tokens of a tokenizer."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer
+from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer, tokenize
 from showattendtell.errors import UserError
+from showattendtell.types import Caption, Dataset, Phrase
 
 SPECIAL = ("<pad>", "<start>", "<eos>", "<unk>")
 PAD, START, EOS, UNK = range(4)
@@ -84,3 +85,46 @@ class Vocabulary:
         """Return the fraction of the words of captions that are in the vocabulary, 0 to 1."""
         is_known = [word in self.ids and word != SPECIAL[UNK] for caption in captions for word in caption]
         return sum(is_known) / max(len(is_known), 1)
+
+
+def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
+    """Return the data set with captions in the tokens of a tokenizer. A phrase is at the first token of its noun."""
+    if isinstance(tokenizer, PlainTokenizer):  # as all readers do
+        return dataset
+
+    def change(caption: Caption) -> Caption:
+        plain = caption.plain or caption.words
+        written = caption.written or " ".join(plain)
+        words = tokenizer.tokenize(written)
+        phrases = _move_phrases(caption.phrases, written, words, tokenizer) if caption.phrases else ()
+        return caption._replace(words=words, plain=plain, phrases=phrases)
+
+    return dataset.map(lambda e: e._replace(captions=tuple(map(change, e.captions))))
+
+
+def train_tokenizer(tokenizer: Tokenizer, dataset: Dataset, size: int) -> list[tuple[str, ...]]:
+    """Train a tokenizer on the training captions, and return their tokens.
+
+    Args:
+        size: V, special words included.
+    """
+    train = dataset._replace(splits={"train": dataset.split("train")})
+    sentences = (caption.written for example in train.examples() for caption in example.captions)
+    tokenizer.train(sentences, size - len(SPECIAL))
+    return [caption.words for example in tokenized(train, tokenizer).examples() for caption in example.captions]
+
+
+def _move_phrases(
+    phrases: Sequence[Phrase], written: str, words: tuple[str, ...], tokenizer: Tokenizer
+) -> tuple[Phrase, ...]:
+    """Return phrases whose nouns are indices of plain words, with indices of the tokens of the sentence."""
+    parts = written.split()
+    nouns = [i for i, part in enumerate(parts) if tokenize(part)]  # the part of each plain word
+    moved = []
+    for phrase in phrases:
+        start = len(tokenizer.tokenize(" ".join(parts[: nouns[phrase.noun]])))
+        for first in range(start, len(words)):
+            if tokenize(tokenizer.detokenize(words[start : first + 1])):  # not punctuation or a space alone
+                moved.append(phrase._replace(noun=first))
+                break
+    return tuple(moved)

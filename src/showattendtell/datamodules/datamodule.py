@@ -17,9 +17,8 @@ from showattendtell.data.coco import read_coco
 from showattendtell.data.custom import read_custom, write_rows
 from showattendtell.data.flickr import read_flickr8k, read_flickr30k
 from showattendtell.data.shapes import read_shapes
-from showattendtell.data.tokenization import tokenized, train_tokenizer
 from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer
-from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.data.vocabulary import Vocabulary, tokenized, train_tokenizer
 from showattendtell.datamodules.datasets import (
     CaptionDataset,
     ImageBatch,

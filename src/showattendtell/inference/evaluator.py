@@ -15,8 +15,7 @@ from showattendtell.config.instantiate import build, build_option, find_source
 from showattendtell.config.schemas import EvaluateSettings, EvaluationDataSettings, StoredSettings, as_list
 from showattendtell.config.trust import literal
 from showattendtell.config.validation import raise_errors, validate
-from showattendtell.data.tokenization import tokenized
-from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.data.vocabulary import Vocabulary, tokenized
 from showattendtell.datamodules.datasets import ImageSource, ImageSourceFactory
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean

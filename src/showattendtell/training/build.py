@@ -24,8 +24,7 @@ from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source
 from showattendtell.config.schemas import TrainSettings
 from showattendtell.config.validation import USER_ERRORS, sentence
-from showattendtell.data.tokenization import tokenized
-from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.data.vocabulary import Vocabulary, tokenized
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import build_metadata

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from showattendtell.config.instantiate import find_source
 from showattendtell.config.schemas import EvaluationDataSettings
-from showattendtell.data.tokenization import tokenized
-from showattendtell.data.vocabulary import PAD
+from showattendtell.data.vocabulary import PAD, tokenized
 from showattendtell.datamodules.datasets import CaptionDataset, ImageSource
 from showattendtell.decoding.confidence import CURVE_LIMIT, Confidence, unit_mean
 from showattendtell.decoding.image_captioner import ImageCaptioner
