@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from benchmarks.harness import script
 from benchmarks.harness.figures import Figure, verdict
-from benchmarks.harness.machine import Code, Machine, this_code, this_machine
-from benchmarks.harness.results import Run, last_comparable, store, stored
-from benchmarks.harness.script import Results, main
+from benchmarks.harness.machine import Code, Machine
+from benchmarks.harness.results import Run, last_comparable, store
 
 from benchmarks import __main__ as everything
 
@@ -68,23 +67,6 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(script, "RESULTS", tmp_path)
     monkeypatch.setattr(sys, "argv", ["benchmark"])
     return tmp_path
-
-
-def test_a_script_prints_stores_and_compares(results: Path, capsys: pytest.CaptureFixture[str]):
-    for speed in (4.0, 3.0):
-        main(lambda options, speed=speed: Results(["a table"], [replace(SPEED, value=speed)], ["a note"]))
-    run = stored("test_harness", results)[-1]
-    assert run.machine == this_machine()
-    assert run.machine.processor
-    assert run.machine.threads == 1
-    assert run.code == this_code()
-    assert {"Python", "torch", "numba", "showattendtell"} <= set(run.code.versions)
-    first, second = capsys.readouterr().out.split("test_harness ·")[1:]
-    assert "a table" in first
-    assert "a note" in first
-    assert "missed by 20 %" in first
-    assert "since" not in first
-    assert "worse speed: 4.00 → 3.00 (0.75 times as good)" in second
 
 
 def test_every_script_is_among_all_and_all_take_less_than_ten_minutes():

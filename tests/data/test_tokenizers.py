@@ -1,10 +1,9 @@
 import json
-import os
 import unicodedata
-from pathlib import Path
 
 import pytest
 import tokenizers
+from repository import SHARED
 
 from showattendtell.data.tokenizers import (
     CharacterTokenizer,
@@ -129,7 +128,7 @@ def test_what_else_a_state_holds_is_ignored():
 
 
 def captions_of(language: str) -> list[str]:
-    file = Path(os.environ.get("SHOWATTENDTELL_SHARED", "shared"), f"languages/flickr8k-{language}.token.txt")
+    file = SHARED / f"languages/flickr8k-{language}.token.txt"
     if not file.exists():
         pytest.skip(f"needs {file}")
     return [line.partition("\t")[2] for line in file.read_text(encoding="utf-8").splitlines()]

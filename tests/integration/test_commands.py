@@ -86,17 +86,6 @@ def test_the_printed_command_writes_documented_figures(scored: dict[str, Any], c
     assert_scores_fit_the_captions(scored, held_out(folder))
 
 
-CLOSED = "import os\nreader, writer = os.pipe()\nos.close(reader)\nos.dup2(writer, 1)"
-
-
-@pytest.mark.slow
-def test_scores_are_written_though_nobody_reads_standard_output(run: Run, checkpoint: Path, folder: Path):
-    line = [f"checkpoint={checkpoint}", "metrics=[bleu]", "output=unread.json"]
-    done = assert_done(run("evaluate", *line, first=CLOSED))
-    assert (done.out, "Traceback" in done.err) == ("", False)
-    assert "bleu4" in json.loads((folder / "unread.json").read_text())
-
-
 @pytest.mark.slow
 def test_the_same_figures_are_written_again_and_with_meteor(
     run: Run, trained: Any, scored: dict[str, Any], folder: Path

@@ -1,6 +1,5 @@
 """The page in a real Chromium: what a word shows, by mouse, touch and keyboard, and how it fits a screen."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -23,7 +22,6 @@ from sample_pages import (
 from slow_cases import slow_after
 
 from showattendtell.visualization.figures import map_onto_photograph
-from showattendtell.visualization.pages import Page
 
 STEP = 900
 """Milliseconds that page.js shows a word for while it plays."""
@@ -148,17 +146,6 @@ def test_the_button_plays_all_words_of_all_models_and_ends_with_the_photograph(o
     assert light(tab) is None
     assert light(tab, 1) is None
     assert button.count() == 1
-
-
-@pytest.mark.parametrize("width", slow_after(1, [400, 1280]))
-@pytest.mark.parametrize("page", slow_after(1, [two_models, one_model]))
-def test_nothing_is_wider_than_the_screen(open_page: Open, page: Callable[[], Page], width: int):
-    tab = open_page(page(), width)
-    tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    assert tab.evaluate("document.documentElement.scrollWidth") == width
-    for box in (found.bounding_box() for found in tab.locator(".word, .frame, h2, .play").all()):
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= width
 
 
 def test_screen_readers_get_what_is_on_the_page(open_page: Open):

@@ -9,8 +9,7 @@ import torch
 from extension_cases import cases
 from numpy import ndarray
 from PIL import Image
-from small_models import VOCABULARY, small_captioner, small_model
-from torch import nn
+from small_models import VOCABULARY, Grids, small_captioner, small_model
 
 from showattendtell.data.images import MAX_ASPECT_RATIO, CropMode, Preprocessing, open_image
 from showattendtell.data.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer
@@ -29,13 +28,6 @@ SEARCH: dict[str, Any] = {
     "max_length": 6,
 }
 REGIONS = 3 * torch.randn(8, 4, 6, generator=torch.Generator().manual_seed(0))
-
-
-class Grids(nn.Module):
-    """In the place of an encoder, where the regions are there already."""
-
-    def prepare_regions(self, regions: torch.Tensor) -> torch.Tensor:
-        return regions
 
 
 def array_function(module: Any) -> Any:

@@ -65,15 +65,6 @@ def test_a_cluster_loses_no_photograph_when_a_worker_is_killed(
     assert rows_of(folder / "parallel").keys() == {*rows, "crowd/new.png"}
 
 
-def test_rows_are_written_to_parquet_without_a_cluster(run: Run, checkpoint: Path, folder: Path, album: Path):
-    photographs = [f"crowd/{number:03}.png" for number in range(3)]
-    line = ["caption", f"checkpoint={checkpoint}", *photographs, "formats=[parquet,jsonl]", "output=columns"]
-    assert_done(run(*line))
-    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra ray")
-    table = parquet.read_table(folder / "columns/captions.parquet").to_pylist()
-    assert table == list(map(json.loads, (folder / "columns/captions.jsonl").read_text().splitlines()))
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import spearmanr
-from small_models import KINDS, VOCABULARY, D, small_captioner
-from torch import Tensor, nn
+from small_models import KINDS, VOCABULARY, D, Grids, small_captioner
+from torch import nn
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner
@@ -31,15 +31,6 @@ from showattendtell.types import Caption, Example
 
 TOKENS = torch.tensor([4, 5, 6, 2])
 REGIONS = torch.randn(9, D, generator=torch.Generator().manual_seed(0))
-
-
-class Grids(nn.Module):
-    """In the place of an encoder, where the regions are there already."""
-
-    grid, region_dim = (3, 3), D
-
-    def prepare_regions(self, regions: Tensor) -> Tensor:
-        return regions
 
 
 def model_of(captioner: Captioner) -> ImageCaptioner:

@@ -1,19 +1,18 @@
 """The bundled model doubts its captions of COCO's photographs without people and dogs, and few of Flickr8k's."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from repository import SHARED
 from torchmetrics.functional.classification import binary_auroc
 
 from showattendtell import load
 from showattendtell.data.images import read_pixels
 from showattendtell.inference.pipeline import CaptioningPipeline
 
-SHARED = Path(os.environ.get("SHOWATTENDTELL_SHARED", "none"))
 COCO, FLICKR = SHARED / "coco_mini", SHARED / "flickr8k"
 
 NAMED = """

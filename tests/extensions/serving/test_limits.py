@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import requests
 from hostile_uploads import encoded, noise
 from runs import wait_until
 from server_requests import FORM, Response, caption, form, part, send_request
@@ -88,16 +87,6 @@ def test_a_body_is_refused_as_soon_as_it_is_too_large(narrow: Served):
         assert b"413" in endless.recv(100)
 
 
-MUCH = form(part("photograph", bytes(40_000_000), "a.jpg"))
-"""More than the system keeps of what a server does not read."""
-
-
-@pytest.mark.parametrize("path", ["api/caption", "nowhere", ""])
-def test_a_large_body_is_refused_without_a_reset(served: Served, path: str):
-    answered = requests.post(f"{served.address}{path}", MUCH, headers=FORM, timeout=900)
-    assert answered.status_code in (404, 405, 413)
-
-
 @pytest.mark.parametrize("path", [b"/api/caption", b"/nowhere"])
 @pytest.mark.parametrize("pause", [0, 0.5], ids=["at once", "later"])
 def test_a_malformed_chunk_prints_nothing(served: Served, path: bytes, pause: float):
@@ -169,13 +158,6 @@ def test_a_port_that_is_in_use_is_an_error_of_one_sentence(
     assert done.status == 2
     reason = f"cannot bind to host=127.0.0.1 port={port} (Address already in use); set another host= or port="
     assert done.err == f"error: {reason}\n"
-
-
-@pytest.mark.parametrize("host", slow_after(1, ["192.0.2.1", "no.such.host.invalid"]))
-def test_an_invalid_host_is_an_error(start_forked: Callable[..., Any], tmp_path: Path, host: str):
-    done = start_forked("serve", "checkpoint=none.ckpt", "port=0", f"host={host}", folder=tmp_path).finish()
-    assert done.status == 2
-    assert re.fullmatch(rf"error: cannot bind to host={host} port=0 \(.*\); set another host= or port=\n", done.err)
 
 
 def test_a_server_open_to_others_prints_a_note_and_answers_by_any_name(serve: Serve):
