@@ -19,10 +19,11 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Opens a page as a file; at the end it has said nothing on the console and asked for nothing but itself."""
+    """Opens a page as a file, with its photographs alone unless the first maps are asked for; at the end it has said
+    nothing on the console and asked for nothing but itself."""
     reported, asked, contexts = [], [], []
 
-    def open_page(page: Page, width: int = 1280, **choices: Any) -> Any:
+    def open_page(page: Page, width: int = 1280, opens: bool = False, **choices: Any) -> Any:
         (tmp_path / "page.html").unlink(missing_ok=True)
         write_page(page, tmp_path / "page.html")
         settings = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce", **choices}
@@ -34,6 +35,8 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
         tab.clock.install(time=0)
         tab.goto((tmp_path / "page.html").as_uri())
         tab.clock.pause_at(3600)
+        if not opens:
+            tab.evaluate("opening.disconnect(); document.querySelectorAll('.panel').forEach(clear)")
         return tab
 
     yield open_page

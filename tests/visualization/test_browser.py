@@ -22,6 +22,7 @@ from sample_pages import (
 from slow_cases import slow_after
 
 from showattendtell.visualization.figures import map_onto_photograph
+from showattendtell.visualization.pages import first_noun
 
 STEP = 900
 """Milliseconds that page.js shows a word for while it plays."""
@@ -39,6 +40,16 @@ def test_the_word_under_the_mouse_shows_its_map_and_another_changes_it(open_page
     tab.mouse.move(1, 1)
     assert light(tab) is None
     assert chosen(tab) == []
+
+
+def test_a_page_opens_with_the_map_of_the_first_noun_of_each_photograph(open_page: Open):
+    tab = open_page(page_of(*[captioned(output(WORDS, gated().attention, np.ones(4)))] * 12), opens=True)
+    panels = tab.locator(".panel")
+    tab.locator(".card:first-child .looking").wait_for()
+    assert (chosen(tab), peak(tab)) == ([WORDS[first_noun(WORDS)]], PEAKS[first_noun(WORDS)])
+    assert light(tab, 11) is None
+    panels.last.scroll_into_view_if_needed()
+    tab.locator(".card:last-child .looking").wait_for()
 
 
 def test_a_notebook_shows_the_map_of_the_word_under_the_mouse(browser: Any):

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from html import escape
 from io import BytesIO
 from itertools import count
@@ -17,7 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from showattendtell.data.coco import CATEGORIES, names_of
 from showattendtell.errors import UserError
+from showattendtell.metrics.attention import CONTENT, word_class
 from showattendtell.runtime.files import new_path
 from showattendtell.settings import Dpi, Inches, PictureStyle, PositiveInt, Text, checked
 from showattendtell.types import Box, CaptionOutput
@@ -268,10 +271,30 @@ def render(page: Page, template: str = "page.html") -> str:
         darkest=DARKEST,
         not_sure=UNSURE,
         encode_map=encode_map,
+        first_noun=first_noun,
         describe_peak=describe_peak,
         zip=zip,
         exp=math.exp,
     )
+
+
+@cache
+def _nouns() -> set[str]:
+    """Return the names of COCO's categories, of several words the last."""
+    return {name[-1] for category in CATEGORIES for name in names_of(category)}
+
+
+def first_noun(words: Sequence[str]) -> int:
+    """Return the place of a caption's first noun: that of a category of COCO, else the last of the first words that
+    are in no list of `word_class`.
+
+    >>> first_noun("a brown dog runs".split()), first_noun("a black square with a circle".split())
+    (2, 2)
+    """
+    named = [place for place, word in enumerate(words) if word in _nouns()]
+    content = [word_class(word) == CONTENT for word in [*words, "<eos>"]]
+    ends = [place for place in range(len(words)) if content[place] and not content[place + 1]]
+    return min(named or ends, default=0)
 
 
 def encode_map(grid: np.ndarray) -> str:

@@ -185,8 +185,18 @@ document.addEventListener("keydown", event => {
   event.preventDefault();
 });
 
-/** Show the one copy of each photograph in all of its panels. */
+/** Show the map of the first noun on each panel that comes into view. */
+const opening = new IntersectionObserver(entries => {
+  for (const {target, isIntersecting} of entries) {
+    if (!isIntersecting) continue;
+    opening.unobserve(target);
+    select(target, target.querySelector("[data-opens]"));
+  }
+});
+
+/** Show the one copy of each photograph in all of its panels, with the map that they open with. */
 function share(place) {
+  place.querySelectorAll(".panel:has([data-opens])").forEach(panel => opening.observe(panel));
   for (const picture of place.querySelectorAll(".panel img:not([src])"))
     picture.src = picture.closest(".panels").querySelector("img").src;
 }
