@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -85,7 +86,12 @@ SHRUNK = SCRIPT.replace("ShapesDataModule()", "ShapesDataModule(20, 4, 4)")
     ("script", "images", "most"), slow_after(1, [(SHRUNK, 4, 6.0), (SCRIPT, 100, 0.8)]), ids=["few images", "whole"]
 )
 def test_the_script_of_the_documentation_runs_as_it_stands(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, images: int, most: float
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    script: str,
+    images: int,
+    most: float,
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOWATTENDTELL_CACHE", str(tmp_path / "cache"))
@@ -94,6 +100,16 @@ def test_the_script_of_the_documentation_runs_as_it_stands(
     run, loaded = names["trainer"], names["model"]
     assert_same(weights(loaded), weights(run.lightning_module))
     assert run.callback_metrics["test/nll_per_word"] < most
+    printed = capsys.readouterr().out
+    assert "attention=soft, decoder=lstm, hidden_dim=128" in repr(CaptioningModule(hidden_dim=128))
+    labels = [
+        *(f"BLEU-{n} without brevity penalty" for n in range(1, 5)),
+        "METEOR",
+        "CIDEr",
+        "loss per word",
+        "perplexity",
+    ]
+    assert re.findall(r"^│ ([^│]*?) +│ +[\d.]+ │$", printed, re.MULTILINE) == labels
     before = run.predict(run.lightning_module, names["data"])
     assert run.predict(loaded, names["data"]) == before
     assert len(before[0]) == images

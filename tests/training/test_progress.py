@@ -114,7 +114,8 @@ def test_without_a_terminal_a_line_comes_about_every_ten_seconds(
     monkeypatch.setattr(progress, "time", clock)
     own = progress.print_line
     monkeypatch.setattr(progress, "print_line", lambda line, style=None: printed.append(clock.now) or own(line, style))
-    small_run(small_config("trainer.max_epochs=4"), tmp_path, callbacks=[Ticks(clock)])
+    settings = ("trainer.max_epochs=4", "callbacks.step_metrics.seconds=10")
+    small_run(small_config(*settings), tmp_path, callbacks=[Ticks(clock)])
     assert max(after - before for before, after in pairwise(printed)) <= 12
     lines = [line for line in console.getvalue().splitlines() if ": batch" in line or "validation, batch" in line]
     images = r"loss per word \d+\.\d{3}, perplexity [\d.]+, learning rate [\d.e-]+, images/s [\d.]+"

@@ -46,10 +46,15 @@ class Scripted(lightning.LightningModule):
 @pytest.mark.parametrize(
     ("settings", "best_epoch", "best_score", "message"),
     [
-        ([], 2, 30.0, "val/nll_per_word 2.600, perplexity 13.5, val/bleu4 20.0 (best 30.0), val/cider 44.0"),
-        (["brevity_penalty=true"], 3, 15.0, "perplexity 13.5, val/bleu4_with_penalty 15.0 (best 15.0), val/cider 44.0"),
-        (["monitor=cider"], 3, 44.0, "val/bleu4 20.0, val/cider 44.0 (best 44.0), val/distinct_captions 3;"),
-        (["monitor=val/nll_per_word"], 4, 2.5, "val/nll_per_word 2.600 (best 2.600), perplexity 13.5, val/bleu4 20.0"),
+        ([], 2, 30.0, "validation 2.600, perplexity 13.5, BLEU-4 20.0 (best 30.0), CIDEr 44.0"),
+        (
+            ["brevity_penalty=true"],
+            3,
+            15.0,
+            "perplexity 13.5, BLEU-4 with brevity penalty 15.0 (best 15.0), CIDEr 44.0",
+        ),
+        (["monitor=cider"], 3, 44.0, "BLEU-4 20.0, CIDEr 44.0 (best 44.0), distinct captions 3;"),
+        (["monitor=val/nll_per_word"], 4, 2.5, "validation 2.600 (best 2.600), perplexity 13.5, BLEU-4 20.0"),
     ],
 )
 def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
@@ -112,7 +117,7 @@ def test_an_epoch_without_validation_has_no_metrics_of_another(
         assert ("val/bleu4" in names) == ("val/nll_per_word" in names) == (epoch in validated)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
     assert len(lines) == epochs
-    assert [epoch for epoch, line in enumerate(lines) if "val/bleu4" in line] == validated
+    assert [epoch for epoch, line in enumerate(lines) if "BLEU-4" in line] == validated
     assert (tmp_path / "best.ckpt").is_file() == bool(validated)
     assert (tmp_path / "last.ckpt").is_file()
 

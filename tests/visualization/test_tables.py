@@ -53,6 +53,7 @@ def test_scores_of_few_images_have_intervals_in_a_sentence():
     assert (
         sentence == "9 images are few; 95 % intervals over resamples of them: BLEU-4 10.0 to 30.0, CIDEr 50.0 to 100.0"
     )
+    assert describe_intervals({"bleu4": (0.0, 0.04)}, 9) == []  # says nothing
     assert describe_intervals(limits, 1) == [ONE_IMAGE]
     assert describe_intervals(limits, 500) == describe_intervals({"rouge_l": (1.0, 2.0)}, 9) == []
 

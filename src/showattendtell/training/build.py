@@ -6,7 +6,6 @@ data set -> encoder -> features -> vocabulary -> data module -> captioner -> los
 import logging
 import sys
 import traceback
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,6 @@ from showattendtell.inference.checkpoints import build_metadata
 from showattendtell.inference.initial import find_initial_checkpoint, training_vocabulary
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.kernels.products import MATMUL, library
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
 from showattendtell.runtime.memory import keep_freed_memory
@@ -49,21 +47,6 @@ NEEDED = {"barebones": False, "enable_checkpointing": True}
 FEW = 64
 """Images of each split that a training of one batch reads."""
 
-
-QUIET = (
-    r"Checkpoint directory .* exists and is not empty",
-    r"Found \d+ module\(s\) in eval mode",  # the frozen encoder
-    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
-    r"The number of training batches .* is smaller than the logging interval",  # metrics are logged per epoch
-    r"The '.*_dataloader' does not have many workers",  # grids are read from memory
-    r"It is recommended to use `self.log\(.*sync_dist=True\)`",  # every process logs values that all processes share
-    r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
-    r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
-)
-"""Known-harmless warnings of Lightning and torchmetrics."""
-
-for message in QUIET:
-    warnings.filterwarnings("ignore", message)
 for package in ("pytorch_lightning", "lightning_fabric"):
     logging.getLogger(package).setLevel(logging.WARNING)
 logging.getLogger("pytorch_lightning.profilers").setLevel(logging.INFO)  # their reports
@@ -219,8 +202,6 @@ def fit(trainer: Trainer, module: CaptioningModule, data: CaptionDataModule, che
     if device.type == "cuda" and rank() == 0:
         other = "" if trainer.precision == "32-true" else "; trainer.precision=32-true computes in float32"
         print(f"training on {torch.cuda.get_device_name(device)} in {trainer.precision}{other}")
-    if device.type == "cpu" and library() == "onednn":
-        print(f"float32 matrix products: oneDNN, which is faster here ({MATMUL}=torch for torch's default)")
     if rank():
         lightning.seed_everything(int(torch.randint(2**31, (rank(),))[-1]), verbose=False)
     [last] = [callback for callback in trainer.callbacks if isinstance(callback, LastCheckpoint)]  # type: ignore[attr-defined]

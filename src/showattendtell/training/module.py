@@ -1,6 +1,7 @@
 """LightningModule that combines model, loss, decoding and metrics."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pkgutil import resolve_name
@@ -22,7 +23,8 @@ from showattendtell.errors import UserError
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics.attention import WordClasses, attention_statistics
-from showattendtell.metrics.caption_scores import CIDErD, CorpusBLEU, Diversity, Endings
+from showattendtell.metrics.caption_scores import METEOR, CIDErD, CorpusBLEU, Diversity, Endings
+from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.means import Means, RunningMeans
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
@@ -33,6 +35,7 @@ from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, che
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
 from showattendtell.types import Batch, BatchShard, ShardedBatch
+from showattendtell.visualization.tables import print_scores
 
 TRAINED = "training_sums"
 """Entry of a checkpoint with the sums of the training metrics of the epoch so far, by process."""
@@ -40,6 +43,25 @@ TRAINED = "training_sums"
 LOGGED: tuple[str, ...] = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penalty", "cider")
 LOGGED += ("unended", "dangling", "words", "distinct_captions")
 """Scores of generated captions that are logged."""
+
+SHOWN = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor", "cider", "nll_per_word", "perplexity")
+"""Scores that `trainer.test` and `trainer.validate` print; loggers get all."""
+
+
+QUIET = (
+    r"Checkpoint directory .* exists and is not empty",
+    r"Found \d+ module\(s\) in eval mode",  # the frozen encoder
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+    r"The number of training batches .* is smaller than the logging interval",  # metrics are logged per epoch
+    r"The '.*_dataloader' does not have many workers",  # grids are read from memory
+    r"It is recommended to use `self.log\(.*sync_dist=True\)`",  # every process logs values that all processes share
+    r"You're resuming from a checkpoint that ended before the epoch ended",  # handled by CaptionDataModule
+    r"The ``compute`` method of metric \w+ was called before",  # a process without captions; others have some
+)
+"""Known-harmless warnings of Lightning and torchmetrics."""
+
+for message in QUIET:
+    warnings.filterwarnings("ignore", message)
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):
@@ -100,6 +122,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.graphs: Any = None  # `StepGraphs` of an extension, in training on a device that has it
         self._train_means, self._val_means = RunningMeans(), Means()
         self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
+        self._meteor = METEOR()  # in `trainer.test` alone, since it starts Java
         self._recipe: Recipe | None = None
         if captioner is None:
             widths: dict[str, Any] = {"hidden_dim": hidden_dim, "embedding_dim": embedding_dim}
@@ -133,7 +156,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 "numba or Triton, and dynamo cannot trace that"
             )
         metrics = (self._train_means, self._val_means, self._bleu, self._cider, self._endings, self._diversity)
-        for metric in metrics:  # of a run that was interrupted
+        for metric in (*metrics, self._meteor):  # of a run that was interrupted
             metric.reset()
         data = getattr(self.trainer, "datamodule", None)
         encoder, vocabulary = getattr(data, "encoder", None), getattr(data, "vocabulary", None)
@@ -159,6 +182,13 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 )
             if isinstance(data, CaptionDataModule):
                 data.add_targets(self.encoder.grid)
+
+    def extra_repr(self) -> str:
+        """Return the parts that are built with the encoder and vocabulary of the data module, until they are there."""
+        if self._recipe is None or self.captioner is not None:
+            return ""
+        named = ", ".join(f"{name}={value}" for name, value in self.hparams.items())
+        return f"{named}\nlayers are built with the encoder and the vocabulary of the data module"
 
     @property
     def selective(self) -> bool:
@@ -268,6 +298,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         captions = [self.vocabulary.decode(caption) for caption in tokens]
         self._bleu.update(captions, batch.references)
         self._cider.update(captions, batch.references)
+        if self.trainer.testing:
+            self._meteor.update(captions, batch.references)
         self._endings.update(captions, [EOS in caption for caption in tokens])
         self._diversity.update(captions)
 
@@ -285,17 +317,31 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self._log_evaluation("test")
 
     def _log_evaluation(self, stage: str) -> None:
-        self._log_means(stage, self._val_means)
+        means = self._log_means(stage, self._val_means)
         scores = {"cider": self._cider.compute(), **self._bleu.compute()}
         scores |= {**self._endings.compute(), **self._diversity.compute()}
-        self.log_dict({f"{stage}/{name}": scores[name].item() for name in LOGGED})
-        for metric in (self._bleu, self._cider, self._endings, self._diversity):
+        logged, missing = {name: scores[name].item() for name in LOGGED}, dict[str, str]()
+        if stage == "test":
+            try:
+                logged["meteor"] = self._meteor.compute().item()
+            except MetricError as error:
+                missing["meteor"] = str(error)
+        self.log_dict({f"{stage}/{name}": score for name, score in logged.items()})
+        for metric in (self._bleu, self._cider, self._endings, self._diversity, self._meteor):
             metric.reset()
+        loop = self.trainer.test_loop if stage == "test" else self.trainer.validate_loop
+        if loop.verbose and self.trainer.state.fn in ("validate", "test") and rank() == 0:
+            nll = float(means["nll_per_word"])
+            shown = {**logged, "nll_per_word": nll, "perplexity": math.exp(nll)}
+            print_scores([{name: shown[name] for name in SHOWN if name in shown}], missing, f"{stage} images")
+        loop.verbose = False  # Lightning would print all metrics, in a column for each loader
 
-    def _log_means(self, stage: str, means: Means) -> None:
-        for name, mean in means.compute().items():
+    def _log_means(self, stage: str, means: Means) -> dict[str, Tensor]:
+        computed = means.compute()
+        for name, mean in computed.items():
             self.log(f"{stage}/{name}", mean.float(), prog_bar=(stage, name) == ("train", "loss"))
         means.reset()
+        return computed
 
     def configure_optimizers(self) -> Any:
         optimizer: Any = self.make_optimizer(parameter_groups(self.captioner, self.encoder, self.encoder.learning_rate))

@@ -127,16 +127,18 @@ class EpochReport(Callback):
         values = {name: float(value) for name, value in trainer.callback_metrics.items()}
         best = best_of(trainer)
 
-        def describe(metric: str, digits: int) -> str:
-            value = f"{metric} {values.get(metric, math.nan):.{digits}f}"
+        def describe(metric: str, name: str, digits: int) -> str:
+            value = f"{name} {values.get(metric, math.nan):.{digits}f}"
             if metric == best.monitor and best.best_model_score is not None:
                 value += f" (best {best.best_model_score:.{digits}f})"
             return value
 
-        figures = [describe("train/nll_per_word", 3)]
+        figures = [describe("train/nll_per_word", "loss per word", 3)]
         if NLL in values:
-            figures += [describe(NLL, 3), f"perplexity {math.exp(values[NLL]):.1f}", describe(self._bleu4, 1)]
-            figures += [describe(CIDER, 1), describe("val/distinct_captions", 0)]
+            figures += [describe(NLL, "validation", 3), f"perplexity {math.exp(values[NLL]):.1f}"]
+            bleu = "BLEU-4 with brevity penalty" if "penalty" in self._bleu4 else "BLEU-4"
+            figures += [describe(self._bleu4, bleu, 1), describe(CIDER, "CIDEr", 1)]
+            figures += [describe("val/distinct_captions", "distinct captions", 0)]
         seconds = self._end_epoch(trainer)
         rest = seconds * max(0, (trainer.max_epochs or 0) - trainer.current_epoch - 1)
         left = f", about {duration(rest)} left" if rest > 60 else ""
@@ -207,7 +209,7 @@ class StepMetrics(Callback):
     images_per_second: float | None = None
     """Over about the last second, in all processes; None before the first step."""
 
-    def __init__(self, seconds: float = 10.0):
+    def __init__(self, seconds: float = 60.0):
         self._seconds = seconds
         self._rates: list[float] = []  # learning rates at the last step
         self._nll: Tensor | None = None  # -log p per word of the last step, if the loss computes it

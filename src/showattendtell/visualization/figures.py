@@ -122,14 +122,14 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     for name, label in (("train/nll_per_word", "training"), ("val/nll_per_word", "validation")):
         points = metrics.get(name, {})
         left.plot([*points], [*points.values()], marker=".", label=label)
-    left.set(title="-log p per word", xlabel="epoch")
+    left.set(title="loss per word", xlabel="epoch")
     left.legend()
     bleu = metrics.get("val/bleu4", {})
     right.plot([*bleu], [*bleu.values()], marker=".", color="C2")
     if bleu:
         best = max(bleu.items(), key=itemgetter(1))
         right.annotate(f"{best[1]:.1f}", best, textcoords="offset points", xytext=(0, 5), ha="center")
-    right.margins(y=0.15)
+    right.set_ylim(0, 1.15 * max(1, *bleu.values()) if bleu else 1)
     right.set(title="BLEU-4 on validation, without brevity penalty", xlabel="epoch")
     for axis in (left, right):
         axis.grid(alpha=0.3)

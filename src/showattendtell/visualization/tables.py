@@ -145,11 +145,9 @@ def describe_intervals(intervals: Mapping[str, tuple[float, float]], num_images:
     """Return a sentence with the 95 % intervals of the main scores on few images."""
     if num_images == 1:
         return [ONE_IMAGE] if "cider" in intervals else []
-    ranges = [
-        f"{HEADINGS[name].replace('B-4', 'BLEU-4')} {intervals[name][0]:.1f} to {intervals[name][1]:.1f}"
-        for name in ("bleu4", "meteor", "cider")
-        if name in intervals
-    ]
+    names = {"bleu4": "BLEU-4", "meteor": "METEOR", "cider": "CIDEr"}
+    ends = {name: [f"{end:.1f}" for end in intervals[key]] for key, name in names.items() if key in intervals}
+    ranges = [f"{name} {low} to {high}" for name, (low, high) in ends.items() if low != high]
     if num_images >= FEW or not ranges:
         return []
     return [f"{num_images:,} images are few; 95 % intervals over resamples of them: {', '.join(ranges)}"]
