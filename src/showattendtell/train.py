@@ -46,7 +46,7 @@ def restored(config: DictConfig) -> DictConfig:
 
 @entry_point("train", expand=with_folder, restore=restored)
 def main(settings: TrainSettings) -> float:
-    """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or -log p per word."""
+    """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or the loss per word."""
     if not settings.resume:  # a finished run needs no data
         check_root(settings.dataset)
     from showattendtell.training.launcher import launch

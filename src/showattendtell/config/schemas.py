@@ -45,8 +45,8 @@ class TrainSettings:
             the released code.
         init_vocabulary: the words of a model that starts from a checkpoint: checkpoint, those that the checkpoint
             knows; or extended, those and the words of the training captions.
-        monitor: the metric for best.ckpt and early stopping: bleu4 or cider of the validation captions, or nll, -log p
-            per word of the reference captions; val/bleu4, val/cider and val/nll_per_word mean the same.
+        monitor: the metric for best.ckpt and early stopping: bleu4 or cider of the validation captions, or nll, the
+            loss per word of the reference captions; val/bleu4, val/cider and val/nll_per_word mean the same.
         brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
         checkpoint_interval_minutes: minutes between two checkpoints within an epoch; 0 writes one after every step.
             Another is written before each validation. Training waits while a checkpoint is written.
