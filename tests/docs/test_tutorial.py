@@ -24,7 +24,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path):
             cell.outputs = []
     nbclient.NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = outputs(notebook)
-    assert sum("image/png" in output.get("data", {}) for output in shown) == 4
+    assert sum("image/png" in output.get("data", {}) for output in shown) == 5
     printed = "".join(output.get("text", "") for output in shown)
     soft, hard = map(float, re.search(r"bleu4 +([\d.]+) +([\d.]+)", printed).groups())
     assert soft > 60
