@@ -96,9 +96,9 @@ class WandbDashboard(WandbLogger):
         """Begin the run, with the settings of training."""
         # uploads wait there; by default in the user's home
         os.environ["WANDB_DATA_DIR"] = str(self._folder.absolute() / "wandb")
-        if "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False):
-            self._wandb_init["mode"] = "offline"
         try:
+            if "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False):
+                self._wandb_init["mode"] = "offline"
             super().log_hyperparams(params)
         except (CommError, UsageError, TimeoutError) as error:
             print(f"wandb cannot be reached ({first_line(error)}), so this run is offline")
