@@ -119,7 +119,7 @@ def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(run_light: C
                 ["hydra.sweep.subdir=${hydra.job.override_dirname}", "optimizer.betas=[0.9,0.98]"],
                 ["optimizer.betas=[0.9,0.98],seed=6", "optimizer.betas=[0.9,0.98],seed=7"],
             ),
-            (["decoder.hidden_dim=${data.batch_size}", "hydra/launcher=joblib", "+decoder.tie_embeddings=true"], ["0", "1"]),
+            (["decoder.hidden_dim=${data.batch_size}", "hydra/launcher=joblib"], ["0", "1"]),
         ],
     ),
 )

@@ -17,7 +17,6 @@ import pytest
 import torch
 from PIL import Image
 from runs import TINY, Run, assert_done, assert_error, held_out, printed_evaluation
-from slow_cases import slow_after
 
 from showattendtell.inference.evaluator import main_score
 from showattendtell.types import Example, fingerprint
@@ -167,9 +166,10 @@ def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_capti
     assert "photograph.png" in (folder / "pooled/captions.csv").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
-    slow_after(1, [["attention=hard", "attention.num_samples=2", "trainer.precision=bf16-mixed"], []]),
+    [["attention=hard", "attention.num_samples=2", "trainer.precision=bf16-mixed"], []],
     ids=["hard in bfloat16", "soft"],
 )
 def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from slow_cases import slow_after
 from torch import Tensor
 
 from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, Vocabulary
@@ -36,22 +35,20 @@ from showattendtell.models.kernels.recurrence import _Recurrence
 ON_GPU, INTERPRETED = torch.cuda.is_available(), os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if ON_GPU else "cpu"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-FEW = "one-scalar or soft or 5-0 or follow_alpha"
-"""Tests that run interpreted kernels quickly, as pytest selects them."""
 runs_kernels = pytest.mark.skipif(
     not (HAS_TRITON and (ON_GPU or INTERPRETED)), reason="needs Triton, and a GPU or TRITON_INTERPRET=1"
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     ON_GPU or INTERPRETED or not HAS_TRITON, reason="the kernels are tested in this process, or cannot be"
 )
-@pytest.mark.parametrize("selected", slow_after(1, [FEW, ""]), ids=["few", "all"])
-def test_interpreted_kernels(selected: str):
+def test_interpreted_kernels():
     """Triton's own functions are compiled or interpreted once and for all when it is imported."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
     done = subprocess.run(
-        [*command, "-k", selected],
+        command,
         env={**os.environ, "TRITON_INTERPRET": "1"},
         cwd=Path(__file__).parents[3],
         capture_output=True,

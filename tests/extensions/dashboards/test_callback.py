@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from slow_cases import slow_after
 from small_training import small_config, small_run
 from wandb_files import artifact_of, figures_of, read_wandb
 
@@ -26,7 +27,9 @@ def photographs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callback, "open_image", lambda _: Image.new("RGB", (400, 200), "red"))
 
 
-@pytest.mark.parametrize("settings", [[], ["trainer.accumulate_grad_batches=2", "trainer.val_check_interval=1"]])
+@pytest.mark.parametrize(
+    "settings", slow_after(1, [[], ["trainer.accumulate_grad_batches=2", "trainer.val_check_interval=1"]])
+)
 def test_what_a_validation_shows_has_the_step_of_its_metrics(tmp_path: Path, settings: list[str]):
     """Also in the middle of a step of several batches."""
     small_run(

@@ -199,6 +199,7 @@ def test_maps_are_placed_on_what_the_encoder_sees(tab: Any, crop_mode: CropMode)
         assert seen == pytest.approx(settings.crop_box(width, height).scaled(1 / width, 1 / height))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_axe_finds_no_fault(captioned: Any, width: int, scheme: Any):
     captioned.set_viewport_size({"width": width, "height": 800})

@@ -52,6 +52,7 @@ def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
     assert "<strong>not sure</strong>" not in (tmp_path / "out0/index.html").read_text()
 
 
+@pytest.mark.slow
 def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path, folder: Path):
     metrics = "metrics=[bleu,calibration,faithfulness]"
     done = assert_done(run("evaluate", f"checkpoint={calibrated}", metrics, "output=reliability.json"))

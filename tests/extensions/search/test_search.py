@@ -17,6 +17,7 @@ import test_launchers
 from disks import fill, small_disk
 from optuna.trial import FrozenTrial
 from runs import TINY, Run, assert_done, assert_error, wait_until
+from slow_cases import slow_after
 
 from showattendtell.extensions.search.study import FILE, open_storage, trials_of
 from showattendtell.visualization.figures import read_metrics
@@ -175,7 +176,7 @@ def test_the_trial_of_a_worker_that_is_killed_is_repeated_by_the_other(
     assert "Traceback" not in out + err
 
 
-@pytest.mark.parametrize(("seed", "number"), [(light_command.FAULTY, 1), (light_command.BROKEN, 1)])
+@pytest.mark.parametrize(("seed", "number"), slow_after(1, [(light_command.FAULTY, 1), (light_command.BROKEN, 1)]))
 def test_a_search_without_a_finished_trial_is_an_error(run_light: Run, tmp_path: Path, seed: int, number: int):
     run = f"runpy.run_path({light_search.__file__!r}, run_name='__main__')"
     line = ["train", "sweep=own", f"seed={seed},{seed}", f"hydra.sweeper.n_trials={number}"]

@@ -127,6 +127,7 @@ def test_many_files_that_take_too_long_to_decode_do_not_keep_others_waiting(serv
     assert in_time(lambda: caption(served.address, SMALL)).status == 200
 
 
+@pytest.mark.slow
 def test_requests_that_are_answered_when_the_server_is_stopped_are_answered_to_the_end(serve: Serve):
     ended, photographs = serve(), [encoded(noise(600, 400), "PNG")] * 8
     assert send_request(ended.address, "").status == 200
