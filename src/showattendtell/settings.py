@@ -126,7 +126,7 @@ def is_part(annotation: Any) -> bool:
 
 
 MAY_DIFFER = """cache tags dataset.root data.num_workers features.workers logger checkpoint_interval_minutes
-callbacks.progress_bar callbacks.learning_rate_monitor callbacks.dashboards callbacks.epoch_report
+callbacks.confidence callbacks.progress_bar callbacks.learning_rate_monitor callbacks.dashboards callbacks.epoch_report
 callbacks.step_metrics callbacks.trial_pruning callbacks.worker_shutdown trainer.accelerator
 encoder.gradient_checkpointing"""
 """Settings of paths, workers, devices and loggers, with all settings below them. They do not change what is learned."""

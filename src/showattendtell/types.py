@@ -298,6 +298,11 @@ class CaptionOutput(NamedTuple, Generic[Array]):
         return float(self.log_probs.sum())  # type: ignore[attr-defined]
 
     @property
+    def is_calibrated(self) -> bool:
+        """Whether the model has a `Confidence`."""
+        return self.confidence_log_probs is not None
+
+    @property
     def confidence(self) -> float:
         """Geometric mean of the tokens' probabilities, 0 to 1: exp(log p / T), as rated if the model has a
         `Confidence`."""

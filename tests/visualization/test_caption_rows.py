@@ -21,7 +21,7 @@ def append_rows(folder: Path, formats: Sequence[str], rows: Sequence[CaptionRow]
         file.close()
 
 
-ROW = CaptionRow("rome/a, b.jpg", 'a "café"', -1.5, 0.25, False, "flickr8k_soft", "0123")
+ROW = CaptionRow("rome/a, b.jpg", 'a "café"', -1.5, 0.25, False, True, "flickr8k_soft", "0123")
 
 
 def test_rows_are_in_the_files_as_soon_as_they_are_written(tmp_path: Path):

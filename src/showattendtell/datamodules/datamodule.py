@@ -92,6 +92,7 @@ class CaptionDataModule(lightning.LightningDataModule):
     vocabulary: Vocabulary
     train_captions: CaptionDataset
     val_images: ImageDataset
+    source: ImageSourceFactory
 
     @checked
     def __init__(
@@ -121,7 +122,7 @@ class CaptionDataModule(lightning.LightningDataModule):
 
     def _open(self, dataset: Dataset, vocabulary: Vocabulary, source: ImageSourceFactory) -> None:
         train = dataset.split("train")
-        self.dataset, self.vocabulary, self._source = dataset, vocabulary, source
+        self.dataset, self.vocabulary, self.source = dataset, vocabulary, source
         self.train_captions = CaptionDataset(train, vocabulary, source(train))
         self.val_images = self._images_of("val")
 
@@ -136,7 +137,7 @@ class CaptionDataModule(lightning.LightningDataModule):
         """
         train = self.dataset.split("train")
         captions = (caption for example in train for caption in example.captions)
-        targets = TargetMaker(captions, self._source(train).frames, grid)
+        targets = TargetMaker(captions, self.source(train).frames, grid)
         if not len(targets.boxes):
             raise UserError(
                 f"loss.supervision_weight needs ground-truth boxes of words, and the data set {self.dataset.name} has "
@@ -174,7 +175,7 @@ class CaptionDataModule(lightning.LightningDataModule):
     def _images_of(self, split: str) -> ImageDataset:
         """Return the images of a split to caption."""
         examples = self.dataset.split(split)
-        return ImageDataset(examples, self._source(examples), self._generation_batch_size)
+        return ImageDataset(examples, self.source(examples), self._generation_batch_size)
 
     def predict_dataloader(self) -> DataLoader[ImageBatch]:
         """Return the loader of the images of the test split."""

@@ -129,7 +129,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
         found = found.select({*found.sources} - finished)
         notes.append(f"{len(finished):,} photographs are in {row_file(folder, 'jsonl')}" if finished else "")
     _print_all(f"note: {line}" for line in notes if line)
-    models, entries = list(settings.groups), list[PageEntry]()
+    models, entries, uncalibrated = list(settings.groups), list[PageEntry](), dict[str, bool]()
     stems, suffixes = picture_names(found.names, models), [name for name in formats if name in PICTURES]
     others = [name for name in formats if name not in (*ROWS, "html", *PICTURES)]
     files: list[OutputFormat] = [build_option("format", name) for name in others]
@@ -146,6 +146,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
                     draw_picture(output.as_drawn(), folder / f"{stem}.{suffix}", settings.style)
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
+            uncalibrated |= {row.checkpoint: True for row in chain(*rows) if not row.calibrated}
             print_rows(dict(zip(models, rows, strict=True)), is_single)
     finally:
         if entries:
@@ -153,6 +154,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
             write_page(Page(count, models, entries, note), folder / "index.html")
         for file in files:
             file.close()
+    _print_all(f"note: {name} is not calibrated" for name in uncalibrated)
     if len(errors) < len(found.sources):
         _print_all([f"written to {folder}"])
     if errors:

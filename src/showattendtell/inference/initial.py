@@ -15,9 +15,11 @@ from showattendtell.config.signatures import SignatureError
 from showattendtell.config.trust import check_targets
 from showattendtell.config.validation import find_targets, sentence
 from showattendtell.data.vocabulary import UNK, Vocabulary
+from showattendtell.decoding.confidence import Confidence
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.checkpoints import ENCODER, read_checkpoint, read_vocabulary
+from showattendtell.inference.checkpoints import CONFIDENCE, ENCODER, read_checkpoint, read_vocabulary
 from showattendtell.inference.finding import find_model
+from showattendtell.inference.loading import take_confidence
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Dataset
@@ -35,12 +37,14 @@ class InitialCheckpoint(NamedTuple):
         metadata: its metadata.
         weights: its weights by name.
         differences: `setting=VALUE` for each of its settings that shapes the model and differs from this run's.
+        confidence: its `Confidence`, if it has one.
     """
 
     file: Path
     metadata: Mapping[str, Any]
     weights: Mapping[str, Tensor]
     differences: list[str]
+    confidence: Confidence | None
 
     def vocabulary(self, settings: TrainSettings, dataset: Dataset) -> Vocabulary:
         """Return the checkpoint's vocabulary, with the words of the training captions if `init_vocabulary` says so.
@@ -94,6 +98,10 @@ class InitialCheckpoint(NamedTuple):
         except RuntimeError:
             raise self._mismatch() from None
 
+    def metadata_of_confidence(self, encoder: Encoder) -> dict[str, Any]:
+        """Return the entry of a checkpoint with the confidence, which knows images as a frozen encoder sees them."""
+        return {CONFIDENCE: self.confidence.state_dict()} if self.confidence and not encoder.trainable else {}
+
     def _weights_of(self, prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): weight for name, weight in self.weights.items() if name.startswith(prefix)}
 
@@ -112,11 +120,12 @@ def find_initial_checkpoint(settings: TrainSettings) -> InitialCheckpoint | None
         return None
     file = find_model(settings.init_from)
     metadata, weights = read_checkpoint(file)
+    confidence = take_confidence(weights, settings.init_from)
     try:
         parts = [metadata["config"][part] for part in MODEL]  # the source is compared for these parts only
         record = as_record(settings)
         check_targets(parts, file, list(find_targets(record)))
-        return InitialCheckpoint(file, metadata, weights, model_differences(record, metadata["config"]))
+        return InitialCheckpoint(file, metadata, weights, model_differences(record, metadata["config"]), confidence)
     except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as error:
         raise UserError(f"{file} was altered since it was written ({sentence(error)}); train again") from None
 

@@ -80,7 +80,7 @@ def load_model(
             not trusted; or there is no such device.
     """
     metadata, state = read_checkpoint(find_model(path))
-    confidence = _take_confidence(state, path)
+    confidence = take_confidence(state, path)
     try:
         settings = _read_settings(metadata, path, attention)
         module = _build_module(settings, metadata, state, decoding, path)
@@ -189,7 +189,7 @@ def has_published_weights(encoder: Node) -> bool:
     return str(encoder.arguments.get("weights", "hub")).startswith(("wheel:", "hub"))
 
 
-def _take_confidence(state: dict[str, Tensor], path: str) -> Confidence | None:
+def take_confidence(state: dict[str, Tensor], path: str) -> Confidence | None:
     """Remove the confidence from a state dict and return it, if there is one.
 
     Raises:

@@ -25,6 +25,7 @@ class CaptionRow(NamedTuple):
     log_prob    log p of the caption
     confidence  in the caption, 0 to 1
     not_sure    whether the photograph is unlike those that the model was trained on
+    calibrated  whether the model is, without which confidence is too high and not_sure is false
     checkpoint  the model; the checkpoints of an ensemble are joined by ` + `
     settings    checksum of the models and settings of the command, for `resume=true`
     """
@@ -34,6 +35,7 @@ class CaptionRow(NamedTuple):
     log_prob: float
     confidence: float
     not_sure: bool
+    calibrated: bool
     checkpoint: str
     settings: str
 
@@ -41,8 +43,9 @@ class CaptionRow(NamedTuple):
     def of(
         cls, file: str, caption: CaptionOutput[np.ndarray], checkpoints: Iterable[str], settings: str
     ) -> "CaptionRow":
-        log_prob, confidence = round(caption.log_prob, 6), round(caption.confidence, 6)
-        return cls(file, caption.caption, log_prob, confidence, caption.not_sure, " + ".join(checkpoints), settings)
+        rounded = round(caption.log_prob, 6), round(caption.confidence, 6)
+        doubt = caption.not_sure, caption.is_calibrated
+        return cls(file, caption.caption, *rounded, *doubt, " + ".join(checkpoints), settings)
 
 
 BEGINNING = b'{"file": '

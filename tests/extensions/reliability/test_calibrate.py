@@ -12,24 +12,35 @@ from showattendtell.inference.checkpoints import CONFIDENCE
 
 
 @pytest.fixture(scope="session")
-def calibrated(run: Run, checkpoint: Path, folder: Path) -> Path:
+def uncalibrated(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    content = torch.load(checkpoint, weights_only=True)
+    del content[CONFIDENCE]
+    file = tmp_path_factory.mktemp("plain") / "best.ckpt"
+    torch.save(content, file)
+    return file
+
+
+@pytest.fixture(scope="session")
+def calibrated(run: Run, uncalibrated: Path, folder: Path) -> Path:
     copy = folder / "runs/calibrated/best.ckpt"
     copy.parent.mkdir(parents=True)
-    shutil.copy(checkpoint, copy)
+    shutil.copy(uncalibrated, copy)
     done = assert_done(run("calibrate", f"checkpoint={copy}"))
     assert f"written to {copy}" in done.out
     return copy
 
 
-def test_weights_stay_the_same_and_the_calibration_is_added(calibrated: Path, checkpoint: Path):
-    before, after = (torch.load(file, weights_only=True) for file in (checkpoint, calibrated))
+def test_weights_stay_the_same_and_the_calibration_is_added(calibrated: Path, uncalibrated: Path, checkpoint: Path):
+    before, after, trained = (torch.load(each, weights_only=True) for each in (uncalibrated, calibrated, checkpoint))
     assert after.keys() - before.keys() == {CONFIDENCE}
+    for name, values in trained[CONFIDENCE].items():  # by `train`, when it ended
+        torch.testing.assert_close(values, after[CONFIDENCE][name], msg=name)
     for name, weights in before["state_dict"].items():
         assert torch.equal(weights, after["state_dict"][name]), name
 
 
 def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
-    run: Run, calibrated: Path, checkpoint: Path, tmp_path: Path
+    run: Run, calibrated: Path, uncalibrated: Path, tmp_path: Path
 ):
     content = torch.load(calibrated, weights_only=True)
     doubtful = tmp_path / "doubtful.ckpt"
@@ -37,7 +48,7 @@ def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
     torch.save(content, doubtful)
     scene = next((calibrated.parents[2] / "cache").rglob("shapes-*/**/*.png"))
     said, rows = [], []
-    for number, name in enumerate((checkpoint, calibrated, doubtful)):
+    for number, name in enumerate((uncalibrated, calibrated, doubtful)):
         arguments = [f"checkpoint={name}", f"images={scene}", f"output={tmp_path}/out{number}"]
         said.append(assert_done(run("caption", *arguments)))
         rows.append(json.loads((tmp_path / f"out{number}/captions.jsonl").read_text()))
@@ -45,6 +56,13 @@ def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
     assert plain == calibrated_line
     assert doubted == f"{plain}\tnot sure"
     assert [row["not_sure"] for row in rows[::2]] == [False, True]
+    assert [row["calibrated"] for row in rows] == [False, True, True]
+    assert [f"{uncalibrated} is not calibrated" in done.err for done in said] == [True, False, False]
+    assert [" · not calibrated" in (tmp_path / f"out{i}/index.html").read_text() for i in range(3)] == [
+        True,
+        False,
+        False,
+    ]
     assert rows[1]["confidence"] != rows[0]["confidence"]
     assert rows[1]["log_prob"] == rows[0]["log_prob"]
     assert f"captioned: {plain} (not sure)" in (tmp_path / "out2/index.html").read_text()
@@ -67,8 +85,8 @@ def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path
     assert "faithfulness of the maps" in done.out
 
 
-def test_what_cannot_be_scored_or_calibrated_is_reported(run: Run, checkpoint: Path):
-    asked = run("evaluate", f"checkpoint={checkpoint}", "metrics=[calibration]")
+def test_what_cannot_be_scored_or_calibrated_is_reported(run: Run, uncalibrated: Path):
+    asked = run("evaluate", f"checkpoint={uncalibrated}", "metrics=[calibration]")
     assert_error(asked, "is not calibrated; run 'showattendtell calibrate checkpoint=")
 
 

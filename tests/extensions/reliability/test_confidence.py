@@ -187,3 +187,19 @@ def test_a_calibration_changes_no_caption():
     np.testing.assert_allclose(own.attention, plain.attention, atol=1e-5)
     assert plain.confidence == pytest.approx(math.exp(plain.log_probs.sum() / len(plain.tokens)))
     assert not plain.not_sure
+
+
+def test_fine_tuning_keeps_what_the_model_was_sure_of_and_adds_what_it_has_seen():
+    """No image becomes less like those that were seen."""
+    generator = torch.Generator().manual_seed(1)
+    known = made_up(24)
+    origin = Confidence(known.curve, known.mean, known.directions[:, :5], known.threshold)
+    new, others = torch.rand(4, 24, generator=generator), torch.rand(9, 24, generator=generator)
+    mean, directions = principal_directions(new, origin.state_dict())
+    extended = Confidence(origin.curve, mean, directions, origin.threshold)
+    assert torch.equal(mean, origin.mean)
+    assert torch.equal(directions[:, :5], origin.directions)
+    assert directions.shape == (24, 8)
+    before, after = (confidence(others.unsqueeze(1)) for confidence in (origin, extended))
+    assert (after <= before + 1e-3).all()
+    assert extended(new.unsqueeze(1)).sum() < 0.5 * origin(new.unsqueeze(1)).sum()

@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from showattendtell.config.instantiate import find_source
 from showattendtell.config.schemas import EvaluationDataSettings
 from showattendtell.data.vocabulary import PAD, tokenized
-from showattendtell.datamodules.datasets import CaptionDataset, ImageSource
+from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.datamodules.datasets import CaptionDataset, ImageSource, ImageSourceFactory
 from showattendtell.decoding.confidence import CURVE_LIMIT, Confidence, unit_mean
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
@@ -25,7 +28,9 @@ from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScore
 from showattendtell.inference.finding import CARD
 from showattendtell.inference.loading import LoadedModel, save_model_folder
 from showattendtell.inference.predictions import evenly_spaced, outputs_by_batch, read_grids
-from showattendtell.types import Example
+from showattendtell.runtime.distributed import rank
+from showattendtell.training.module import CaptioningModule
+from showattendtell.types import Dataset, Example
 from showattendtell.visualization.tables import Labels
 
 DIRECTIONS = 64
@@ -36,6 +41,31 @@ TRAINING_IMAGES, WORDS = 2000, 10_000
 
 UNSURE = 0.05
 """Fraction of the validation images that a calibrated model is not sure of."""
+
+FEW = 100
+"""Fewer validation images do not show above which unlikeness this fraction lies."""
+
+
+class Calibration(Callback):
+    """Calibrates the best checkpoint when a training ends. Weights, and the other entries of the file, stay the same.
+
+    A model that was fine-tuned with `init_from` is sure of images like those that either training has seen.
+    """
+
+    def on_fit_end(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
+        data = getattr(trainer, "datamodule", None)
+        files = [Path(callback.best_model_path) for callback in trainer.checkpoint_callbacks]  # type: ignore[attr-defined]
+        if rank() or not isinstance(data, CaptionDataModule):
+            return
+        weights = {name: values.clone() for name, values in pl_module.state_dict().items()}
+        pl_module.eval()
+        for file in filter(Path.is_file, files):
+            checkpoint = load(file)
+            pl_module.load_state_dict(checkpoint["state_dict"])
+            confidence = fit_confidence(pl_module, data.source, data.dataset, pl_module.metadata.get(CONFIDENCE))
+            save({**checkpoint, CONFIDENCE: confidence.state_dict()}, file)
+        pl_module.load_state_dict(weights)
+        pl_module.train()
 
 
 def fit_on_data_set(model: LoadedModel, given: EvaluationDataSettings, cache: str | None) -> Confidence:
@@ -51,18 +81,32 @@ def fit_on_data_set(model: LoadedModel, given: EvaluationDataSettings, cache: st
     module = model.module
     settings, dataset = open_dataset(model.settings, given, cache)
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
-    source, dataset = find_source(settings, dataset, module.encoder, "train")
-    train = evenly_spaced(dataset.split("train"), TRAINING_IMAGES)
+    for split in ("train", "val"):
+        source, dataset = find_source(settings, dataset, module.encoder, split)
+    return fit_confidence(module, source, dataset)
+
+
+def fit_confidence(
+    module: ImageCaptioner, source: ImageSourceFactory, dataset: Dataset, origin: Mapping[str, Tensor] | None = None
+) -> Confidence:
+    """Fit a calibration; see `fit_on_data_set`.
+
+    Args:
+        source: the images as the model reads them.
+        origin: the tensors of the `Confidence` of a model that this one was fine-tuned from. Its principal directions
+            are kept, and so is its threshold if there are few validation images.
+    """
+    train, val = evenly_spaced(dataset.split("train"), TRAINING_IMAGES), dataset.split("val")
     features = torch.cat([unit_mean(regions) for regions in read_regions(module, source(train), train)])
-    source, dataset = find_source(settings, dataset, module.encoder, "val")
-    val = dataset.split("val")
     num_words = sum(len(caption.words) + 1 for example in val for caption in example.captions)
     sample = evenly_spaced(val, max(1, len(val) * WORDS // num_words))
     log_probs, targets = map(torch.cat, zip(*word_log_probs(module, source(sample), sample), strict=True))
     curve = fit_curve(log_probs, targets)
-    calibration = Confidence(curve, *principal_directions(features), torch.tensor(torch.inf))
+    calibration = Confidence(curve, *principal_directions(features, origin), torch.tensor(torch.inf))
     unlikeness = torch.cat([calibration(regions) for regions in read_regions(module, source(val), val)])
     calibration.threshold = torch.quantile(unlikeness, 1 - UNSURE)
+    if origin and len(val) < FEW:
+        calibration.threshold = origin["threshold"]
     return calibration
 
 
@@ -81,13 +125,15 @@ def write_calibrated(checkpoint: Path, model: LoadedModel, output: Path) -> None
         save({**load(checkpoint), CONFIDENCE: model.confidence.state_dict()}, output)
 
 
-def principal_directions(features: Tensor) -> tuple[Tensor, Tensor]:
+def principal_directions(features: Tensor, origin: Mapping[str, Tensor] | None = None) -> tuple[Tensor, Tensor]:
     """Return the mean (D,) of features (N, D) and their principal directions (D, K), rounded to float16 as they are
-    stored."""
-    mean = features.mean(dim=0)
-    num_directions = min(DIRECTIONS, features.shape[1] // 2, len(features) - 1)
-    _, _, rows = torch.linalg.svd(features - mean, full_matrices=False)
-    return mean, rows[:num_directions].T.half().float()
+    stored; with `origin` its own mean and directions, and those of what the features have outside of its plane."""
+    mean = features.mean(dim=0) if origin is None else origin["mean"]
+    known = features.new_zeros(features.shape[1], 0) if origin is None else origin["directions"]
+    outside = features - mean - (features - mean) @ known @ known.T
+    num_directions = max(0, min(DIRECTIONS, features.shape[1] // 2 - known.shape[1], len(features) - 1))
+    _, _, rows = torch.linalg.svd(outside, full_matrices=False)
+    return mean, torch.cat([known, rows[:num_directions].T.half().float()], dim=1)
 
 
 def fit_curve(log_probs: Tensor, targets: Tensor) -> Tensor:
