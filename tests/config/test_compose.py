@@ -86,7 +86,7 @@ WRONG = [
         "attention._target_=nosuch.Thing": "there is no package nosuch",
         "decoder.dropout=1.5": "decoder.dropout=1.5 should be less than 1",
         "encoder.size=0": "encoder.size=0 should be greater than 0",
-        "loss=SoftLoss": "there is no setting loss",
+        "loss=SoftLoss": "there is no loss=SoftLoss; available: hard, soft",
     },
     {"cache=": "cache= has no value; give cache=VALUE"},
     {"dropout": "'dropout' is not a setting"},

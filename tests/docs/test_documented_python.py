@@ -13,8 +13,10 @@ import pytest
 import torch
 from documentation import PAGES, ROOT, blocks
 from example_folder import Run
+from small_models import D, small_captioner
 
 from showattendtell.config.compose import compose
+from showattendtell.losses.caption import SoftLoss
 from showattendtell.metrics import caption_scores
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.models.attention import SoftAttention
@@ -82,6 +84,17 @@ def test_the_example_of_a_score_is_its_equation_and_works_in_an_attention():
     for image in range(2):
         by_hand = torch.stack([names["bilinear_tanh"](attention.score, a, hidden[image]) for a in regions[image]])
         torch.testing.assert_close(weights[image], by_hand.softmax(dim=0))
+
+
+def test_the_example_of_a_loss_adds_its_term_to_those_of_soft_attention():
+    names: dict[str, Any] = {"__name__": "sharp"}
+    exec(blocks(DOCS / "extending.md", "python")[0], names)
+    captioner, tokens = small_captioner(), torch.tensor([[5, 6, 2], [7, 2, 0]])
+    batch = captioner, torch.rand(2, 4, D), torch.tensor([0, 1]), tokens
+    output, plain = names["SharpLoss"](sharpness=0.5)(*batch), SoftLoss()(*batch)
+    entropies = [-(row * row.log()).sum() for caption in plain.outputs.weights for row in caption if row.sum() > 0]
+    assert output.terms.pop("sharpness").item() == pytest.approx(0.5 * float(sum(entropies).detach()) / 2, rel=1e-5)
+    assert output.terms == plain.terms
 
 
 def test_the_example_of_a_metric_works_next_to_the_others(mylab: None, monkeypatch: pytest.MonkeyPatch):

@@ -19,10 +19,15 @@ from showattendtell.visualization.figures import (
     map_onto_photograph,
     read_metrics,
 )
-from showattendtell.visualization.pages import draw_picture as draw
+from showattendtell.visualization.pages import encode_picture
 from showattendtell.visualization.rendering import Drawing
 
 WIDTH, HEIGHT = 300, 200
+
+
+def draw(drawing: Drawing, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_picture(drawing, path.suffix))
 
 
 def one_region(row: int, column: int) -> np.ndarray:

@@ -36,7 +36,7 @@ SUPPLIED = {
 }
 """Arguments of a part that the code passes; they are not settings."""
 
-NODES = ("loss", "distillation", "vocabulary", "features", "augment", "data")
+NODES = ("distillation", "vocabulary", "features", "augment", "data")
 """Parts that are no config groups, and have no value of their own."""
 
 RUN_FOLDER = "hydra.run.dir"

@@ -332,6 +332,8 @@ def as_image(photograph: Photograph) -> Image.Image:
         UserError: it is unreadable, of another type, or pixels of another shape or range.
     """
     match photograph:
+        case str() if is_url(photograph):
+            return fetch_image(photograph)
         case str() | Path():
             return open_image(photograph)
         case bytes() | bytearray() | memoryview():

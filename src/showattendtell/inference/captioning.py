@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from statistics import mean
 
-from PIL import Image
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress
 
@@ -16,7 +15,7 @@ from showattendtell.config.command_line import find_options
 from showattendtell.config.compose import as_record
 from showattendtell.config.instantiate import build, build_option
 from showattendtell.config.schemas import CaptioningSettings, CaptionSettings, Split
-from showattendtell.data.images import fetch_image, find_images, open_image
+from showattendtell.data.images import as_image, find_images
 from showattendtell.errors import UserError, printable
 from showattendtell.inference.finding import find_model, next_to, note_about
 from showattendtell.inference.loading import load_models
@@ -24,18 +23,18 @@ from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, ca
 from showattendtell.inference.predictions import evenly_spaced, reference_sentences
 from showattendtell.runtime.distributed import num_readers
 from showattendtell.runtime.files import new_path, sha256
-from showattendtell.settings import is_url
 from showattendtell.visualization.caption_rows import ROWS, CaptionRow, OutputFormat, resume_rows, row_file
 from showattendtell.visualization.pages import (
     PICTURES,
     ImageCaptions,
     Page,
     PageEntry,
-    draw_picture,
+    encode_picture,
     make_entry,
     picture_names,
     write_page,
 )
+from showattendtell.visualization.result_files import write_bytes
 from showattendtell.visualization.tables import print_notes
 
 GPU_BATCH_SIZE = 64
@@ -76,13 +75,9 @@ def caption_all(
         *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
     ) as progress:
         task = progress.add_task("captioning", total=len(sources))
-        for i, outputs in caption_in_batches(captioners, sources, _read_source, batch_size, errors, threads):
+        for i, outputs in caption_in_batches(captioners, sources, as_image, batch_size, errors, threads):
             progress.update(task, completed=i + 1)
             yield i, outputs
-
-
-def _read_source(source: str) -> Image.Image:
-    return fetch_image(source) if is_url(source) else open_image(source)
 
 
 Captioned = tuple[int, list[list[CaptionRow]], list[ImageCaptions]]
@@ -143,7 +138,8 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
                 file.write([*chain.from_iterable(rows)])
             for stem, output in zip(stems[i], outputs, strict=False):
                 for suffix in suffixes:
-                    draw_picture(output.as_drawn(), folder / f"{stem}.{suffix}", settings.style)
+                    picture = encode_picture(output.as_drawn(), f".{suffix}", settings.style)
+                    write_bytes(picture, folder / f"{stem}.{suffix}")
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
             uncalibrated |= {row.checkpoint: True for row in chain(*rows) if not row.calibrated}

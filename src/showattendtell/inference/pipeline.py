@@ -89,7 +89,7 @@ class CaptioningPipeline(ModelHubMixin):
         """Caption photographs.
 
         Args:
-            photographs: one photograph, a list of them, or a folder of image files.
+            photographs: one photograph or its http or https URL, a list of them, or a folder of image files.
 
         Returns:
             An `ImageCaptions` for one photograph, otherwise a list of them.
@@ -152,8 +152,9 @@ class CaptioningPipeline(ModelHubMixin):
         return f"CaptioningPipeline({self.name!r})"
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None:
-        """Write a new folder; see `new_folder` for errors, and `ModelHubMixin.save_pretrained` for the arguments."""
-        with new_folder(save_directory, advice="choose another place") as folder:
+        """Write a folder, whose files are replaced; see `new_folder` for errors, and `ModelHubMixin.save_pretrained`
+        for the arguments."""
+        with new_folder(save_directory, resume=True, advice="choose another place") as folder:
             url: str | None = super().save_pretrained(folder, **options)
         return url
 

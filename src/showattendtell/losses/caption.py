@@ -89,7 +89,8 @@ class SoftLoss(nn.Module):
         shard: BatchShard | None = None,
         targets: AttentionTargets | Tensor | None = None,
     ) -> LossOutput:
-        """Compute the loss of a batch, or of one process's shard of it.
+        """Compute the loss of a batch, or of one process's shard of it. A subclass changes it, or adds terms to the
+        result; `outputs` of the result has the logits and the attention maps.
 
         The term of the whole batch is the mean over processes of the shard's term times its weight.
 

@@ -28,12 +28,13 @@ from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.inference.checkpoints import build_metadata
 from showattendtell.inference.initial import find_initial_checkpoint, training_vocabulary
+from showattendtell.losses.caption import SoftLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
 from showattendtell.runtime.memory import keep_freed_memory
-from showattendtell.settings import format_value
+from showattendtell.settings import Node, format_value
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import TERMINATED, report_lost_workers
 from showattendtell.training.module import CaptioningModule
@@ -59,6 +60,7 @@ def build_training(settings: TrainSettings, record: Mapping[str, Any]) -> tuple[
     Args:
         record: the settings as plain data, for checkpoints.
     """
+    build_loss(settings.loss)  # an unsuitable one is refused before data are read
     dataset, encoder = build_dataset(settings.dataset), build(settings.encoder)
     print_notes(dataset.notes)  # before features are computed
     dataset = dataset._replace(notes=())
@@ -81,6 +83,17 @@ def build_training(settings: TrainSettings, record: Mapping[str, Any]) -> tuple[
     if origin:
         origin.load_captioner(module.captioner, vocabulary)
     return module, data
+
+
+def build_loss(node: Node) -> SoftLoss:
+    """Build the loss; raise `UserError` if it is of another base class than training calls."""
+    loss = build(node)
+    if not isinstance(loss, SoftLoss):
+        raise UserError(
+            f"loss._target_={node.target} is no subclass of showattendtell.losses.caption.SoftLoss, whose `forward` "
+            "gets the captioner, regions and captions; docs/extending.md has an example"
+        )
+    return loss
 
 
 def build_module(
@@ -112,7 +125,7 @@ def build_module(
         encoder=encoder,
         captioner=captioner,
         vocabulary=vocabulary,
-        loss=build(settings.loss),
+        loss=build_loss(settings.loss),
         decoding=build(settings.decoding),
         optimizer=lambda groups: build(settings.optimizer, params=groups),
         schedule=build(settings.schedule),

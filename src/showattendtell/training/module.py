@@ -1,6 +1,7 @@
 """LightningModule that combines model, loss, decoding and metrics."""
 
 import math
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -112,6 +113,9 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         metadata: Mapping[str, Any] | None = None,
         self_critical: SelfCriticalLoss | None = None,
     ):
+        if "lightning.pytorch" in sys.modules:  # whose Trainer would refuse the module, without saying why
+            advice = "CaptioningModule needs the Trainer of pytorch_lightning: import pytorch_lightning as L"
+            warnings.warn(advice, stacklevel=3)
         super().__init__(encoder, captioner, vocabulary, decoding or BeamSearch())  # type: ignore[arg-type]  # see setup
         self.self_critical, self.metadata = self_critical, dict(metadata or {})
         self.loss = loss  # type: ignore[assignment]  # see setup

@@ -21,7 +21,7 @@ from PIL import Image
 from showattendtell.data.coco import CATEGORIES, names_of
 from showattendtell.errors import UserError
 from showattendtell.metrics.attention import CONTENT, word_class
-from showattendtell.runtime.files import new_path
+from showattendtell.runtime.files import atomic_write, expand_home, write_errors
 from showattendtell.settings import Dpi, Inches, PictureStyle, PositiveInt, Text, checked
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, PLAIN, UNGATED, Drawing, fill
@@ -100,22 +100,25 @@ class ImageCaptions:
         return maps
 
     def save(self, path: str | Path, **style: Any) -> None:
-        """Write the caption into a new file: a panel for each word as `.png`, `.jpg`, `.tif`, `.pdf` or `.svg`, an
-        animation as `.gif` or `.webp`, or a page as `.html`.
+        """Write the caption into a file, which is replaced: a panel for each word as `.png`, `.jpg`, `.tif`, `.pdf` or
+        `.svg`, an animation as `.gif` or `.webp`, or a page as `.html`.
 
         Args:
             style: of a picture, the arguments of `plot`; an animation has no rows.
 
         Raises:
-            UserError: the file exists or cannot be written, its suffix is unknown, or it is a page with a style.
+            UserError: the file cannot be written, its suffix is unknown, or it is a page with a style.
         """
-        path = new_path(Path(path), advice="choose another place")
-        if style and path.suffix.lower() == ".html":
+        path = expand_home(path)
+        suffix = path.suffix.lower()
+        if style and suffix == ".html":
             raise UserError(f"{path} is a page, which has no {' and '.join(style)}; leave them out")
-        if path.suffix.lower() == ".html":
-            write_page(self._page(), path)
+        if suffix == ".html":
+            content = render(self._page()).encode()
         else:
-            draw_picture(self.as_drawn(), path, checked(PictureStyle)(**style))
+            content = encode_picture(self.as_drawn(), suffix, checked(PictureStyle)(**style))
+        with write_errors(path), atomic_write(path) as stream:
+            stream.write(content)
 
     @checked
     def plot(
@@ -165,14 +168,12 @@ class ImageCaptions:
         return f"<{self.name}: {self.best.marked}>"
 
 
-def draw_picture(drawing: Drawing, path: Path, style: PictureStyle = PLAIN) -> None:
-    """Write a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
+def encode_picture(drawing: Drawing, suffix: str, style: PictureStyle = PLAIN) -> bytes:
+    """Return a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
     from showattendtell.visualization.figures import animation, encode, heatmap_figure
 
-    suffix = path.suffix.lower()
     is_animated = suffix in ANIMATIONS
-    content = animation(drawing, suffix, style) if is_animated else encode(heatmap_figure(drawing, style), suffix)
-    write_bytes(content, path)
+    return animation(drawing, suffix, style) if is_animated else encode(heatmap_figure(drawing, style), suffix)
 
 
 def picture_names(images: Sequence[str], models: Sequence[str]) -> list[tuple[str, ...]]:
