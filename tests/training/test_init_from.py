@@ -8,7 +8,9 @@ from small_training import small_config, small_run
 
 from showattendtell.config.instantiate import build_captioner
 from showattendtell.data.vocabulary import UNK, Vocabulary
+from showattendtell.decoding.confidence import Confidence
 from showattendtell.features.extract import Extraction, feature_path
+from showattendtell.inference.checkpoints import CONFIDENCE
 from showattendtell.inference.initial import InitialCheckpoint, find_initial_checkpoint
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
@@ -102,3 +104,12 @@ def test_an_encoder_is_tuned_where_the_checkpoint_has_other_weights():
         name := "tf_efficientnet_lite0-16-64-resize73",
         f"{name}-{tuned.describe()['weights_sha256'][:12]}",
     ]
+
+
+def test_the_confidence_is_kept_unless_the_encoder_is_trained():
+    encoder = network()
+    confidence = Confidence(torch.ones(3), torch.zeros(4), torch.eye(4)[:, :2], torch.tensor(0.5))
+    origin = InitialCheckpoint(Path("a.ckpt"), {}, {}, [], confidence)
+    assert origin.metadata_of_confidence(encoder)[CONFIDENCE]["threshold"] == 0.5
+    encoder.trainable = True
+    assert origin.metadata_of_confidence(encoder) == {}

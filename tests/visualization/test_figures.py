@@ -20,14 +20,14 @@ from showattendtell.visualization.figures import (
     read_metrics,
 )
 from showattendtell.visualization.pages import encode_picture
-from showattendtell.visualization.rendering import Drawing
+from showattendtell.visualization.rendering import PLAIN, Drawing
 
 WIDTH, HEIGHT = 300, 200
 
 
-def draw(drawing: Drawing, path: Path) -> None:
+def draw(drawing: Drawing, path: Path, style: PictureStyle = PLAIN) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(encode_picture(drawing, path.suffix))
+    path.write_bytes(encode_picture(drawing, path.suffix, style))
 
 
 def one_region(row: int, column: int) -> np.ndarray:

@@ -44,7 +44,7 @@ class InitialCheckpoint(NamedTuple):
     metadata: Mapping[str, Any]
     weights: Mapping[str, Tensor]
     differences: list[str]
-    confidence: Confidence | None
+    confidence: Confidence | None = None
 
     def vocabulary(self, settings: TrainSettings, dataset: Dataset) -> Vocabulary:
         """Return the checkpoint's vocabulary, with the words of the training captions if `init_vocabulary` says so.
