@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -9,6 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from showattendtell.runtime.memory import paused_collection
+
+if "OMP_WAIT_POLICY" not in os.environ:  # read when torch is imported; by default its threads spin for milliseconds
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
     from showattendtell.datamodules.datamodule import (
