@@ -142,7 +142,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
                     write_bytes(picture, folder / f"{stem}.{suffix}")
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
-            uncalibrated |= {row.checkpoint: True for row in chain(*rows) if not row.calibrated}
+            uncalibrated |= {row.checkpoint: True for row in chain(*rows) if not row.is_calibrated}
             print_rows(dict(zip(models, rows, strict=True)), is_single)
     finally:
         if entries:

@@ -19,10 +19,11 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from showattendtell import __version__
 from showattendtell.config.trust import check_content
+from showattendtell.config.validation import sentence
 from showattendtell.data.parsing import check_layout
 from showattendtell.data.tokenizers import Tokenizer
 from showattendtell.data.vocabulary import Vocabulary
-from showattendtell.errors import UserError, first_line, printable
+from showattendtell.errors import UserError, printable
 from showattendtell.inference.finding import CONFIG
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import WEIGHTS, atomic_write, check_regular, read_regular
@@ -280,7 +281,7 @@ def read_model_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         check_regular(folder / WEIGHTS)
         state = load_file(folder / WEIGHTS)
     except Exception as error:  # JSON and safetensors raise different types for a damaged file
-        raise UserError(f"the model in {folder} cannot be read ({first_line(error)}); download it again") from None
+        raise UserError(f"the model in {folder} cannot be read ({sentence(error)}); download it again") from None
     if not isinstance(metadata, dict) or metadata.get("library_name") != "showattendtell":
         raise UserError(
             f"the model in {folder} was not written by showattendtell; give a folder that save_pretrained wrote"

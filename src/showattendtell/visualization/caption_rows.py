@@ -25,7 +25,7 @@ class CaptionRow(NamedTuple):
     log_prob    log p of the caption
     confidence  in the caption, 0 to 1
     not_sure    whether the photograph is unlike those that the model was trained on
-    calibrated  whether the model is, without which confidence is too high and not_sure is false
+    is_calibrated  whether the model is, without which confidence is too high and not_sure is false
     checkpoint  the model; the checkpoints of an ensemble are joined by ` + `
     settings    checksum of the models and settings of the command, for `resume=true`
     """
@@ -35,7 +35,7 @@ class CaptionRow(NamedTuple):
     log_prob: float
     confidence: float
     not_sure: bool
-    calibrated: bool
+    is_calibrated: bool
     checkpoint: str
     settings: str
 

@@ -56,7 +56,7 @@ def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
     assert plain == calibrated_line
     assert doubted == f"{plain}\tnot sure"
     assert [row["not_sure"] for row in rows[::2]] == [False, True]
-    assert [row["calibrated"] for row in rows] == [False, True, True]
+    assert [row["is_calibrated"] for row in rows] == [False, True, True]
     assert [f"{uncalibrated} is not calibrated" in done.err for done in said] == [True, False, False]
     assert [" · not calibrated" in (tmp_path / f"out{i}/index.html").read_text() for i in range(3)] == [
         True,
