@@ -54,7 +54,8 @@ def test_captions_are_written_as_data_and_as_a_page_by_default(run: Run, checkpo
     captioner = load(checkpoint, device="cpu", max_length=4)
     outputs = [captioner(album / name) for name in names]
     assert done.out.splitlines() == [
-        f"album/{name}\t{output.caption}" for name, output in zip(names, outputs, strict=True)
+        f"album/{name}\t{output.caption}" + "\tnot sure" * output.not_sure
+        for name, output in zip(names, outputs, strict=True)
     ]
     rows = rows_of(folder / "data")
     assert [(row["file"], row["caption"], row["checkpoint"]) for row in rows] == [

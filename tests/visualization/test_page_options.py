@@ -172,7 +172,9 @@ def test_photographs_are_sorted_by_score_and_confidence_with_the_keyboard(open_p
     tab.keyboard.press("Home")
     assert shown(tab) == "abc"
     assert tab.locator(".measures").all_inner_texts() == ["CIDEr-D 50.0", "CIDEr-D 9.5", "CIDEr-D 120.0"]
-    assert tab.locator(".confidence").all_inner_texts() == ["confidence 0.90", "confidence 0.50", "confidence 0.20"]
+    assert tab.locator(".confidence").all_inner_texts() == [
+        f"confidence {sure} · not calibrated" for sure in ("0.90", "0.50", "0.20")
+    ]
     choose(tab, order="confidence")
     word(tab, 0).hover()  # the maps are those of the photograph that is now the first
     assert chosen(tab) == ["a"]
