@@ -71,17 +71,7 @@ Texts = Text | Annotated[Sequence[Text], Field(min_length=1)]
 
 
 class PictureStyle(NamedTuple):
-    """How a picture shows attention maps.
-
-    Attributes:
-        width: of the picture in inches, to which the letters are scaled; by default each panel has 2 inches, and an
-            animation is at most 400 pixels large.
-        dpi: dots per inch; by default 160, in an animation 128. A photograph is never enlarged in an animation.
-        colormap: of matplotlib, such as inferno, in whose colors maps are laid over the photograph; by default the
-            photograph is darkened where the model did not look.
-        words: those of the caption whose maps are shown; by default all.
-        rows: of panels; by default as many as rows of at most 6 panels need.
-    """
+    """How a picture shows attention maps; `ImageCaptions.plot` describes the arguments."""
 
     width: Inches | None = None
     dpi: Dpi | None = None

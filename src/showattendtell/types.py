@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -101,6 +102,11 @@ class Dataset(NamedTuple):
     name: str
     splits: Mapping[str, tuple[Example, ...]]
     notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The name without the checksum that keeps data sets in folders of the same name apart."""
+        return re.sub("-[0-9a-f]{6}$", "", self.name)
 
     def split(self, name: str) -> tuple[Example, ...]:
         """Return the examples of a split. Raise `UserError` if it is unknown or empty."""

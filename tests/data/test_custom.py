@@ -92,10 +92,10 @@ def test_captions_and_images_may_be_anywhere(root: Path, tmp_path: Path, monkeyp
 def test_two_folders_of_one_name_are_two_data_sets(root: Path, tmp_path: Path):
     write_csv(root, SAID, SPLITS)
     shutil.copytree(root, tmp_path / "other" / "own")
-    first, other = read_custom(str(root)).name, read_custom(str(tmp_path / "other" / "own")).name
-    assert first != other
-    assert re.fullmatch(r"own-[0-9a-f]{6}", first)
-    assert re.fullmatch(r"own-[0-9a-f]{6}", other)
+    first, other = read_custom(str(root)), read_custom(str(tmp_path / "other" / "own"))
+    assert first.name != other.name
+    assert re.fullmatch(r"own-[0-9a-f]{6}", first.name)
+    assert first.title == other.title == "own"
 
 
 def documented() -> dict[str, str]:

@@ -82,6 +82,8 @@ def test_urls_are_captioned_like_files(run: Run, checkpoint: Path, folder: Path,
     assert second == f"{urls[0]}\t{first.partition(chr(9))[2]}"
     assert [row["file"] for row in rows_of(folder / "fetched")] == ["album/0.png", urls[0]]
     assert {path.name for path in (folder / "fetched").glob("*.png")} == {"0.png", "photo.png"}
+    captioner = load(checkpoint, device="cpu", max_length=4)
+    assert [captioner(photograph).caption for photograph in (urls[0], album / "0.png")] == [first.split("\t")[1]] * 2
 
 
 def test_several_captions_of_several_models_are_a_row_each(run: Run, checkpoint: Path, folder: Path, album: Path):

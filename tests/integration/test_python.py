@@ -3,9 +3,11 @@
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -240,6 +242,12 @@ def test_names_are_the_options_of_the_configuration(encoder: Encoder):
     assert isinstance(small(attention="hard", encoder=encoder, vocabulary=WORDS).loss, HardLoss)
     with pytest.raises(UserError, match="there is no attention=sfot; did you mean 'soft'"):
         small(attention="sfot")
+
+
+def test_the_trainer_of_the_other_package_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", ModuleType("lightning.pytorch"))
+    with pytest.warns(UserWarning, match="needs the Trainer of pytorch_lightning"):
+        small()
 
 
 def test_a_model_without_data_and_words_says_what_it_needs(tmp_path: Path):

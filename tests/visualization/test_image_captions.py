@@ -13,7 +13,7 @@ from sample_pages import WORDS, gated, photograph
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
-from showattendtell.visualization.pages import picture_names
+from showattendtell.visualization.pages import first_noun, picture_names
 
 
 def test_a_notebook_shows_the_picture_that_save_draws(tmp_path: Path):
@@ -146,3 +146,17 @@ def test_each_model_has_a_folder_of_pictures():
         tuple(f"{folder}/photo" for folder in folders),
         tuple(f"{folder}/rome/photo" for folder in folders),
     ]
+
+
+@pytest.mark.parametrize(
+    ("caption", "noun"),
+    [
+        ("a brown dog runs", "dog"),
+        ("two people in front of a house", "people"),
+        ("there is an orange star and a circle", "star"),
+        ("there is a green cross", "cross"),
+    ],
+)
+def test_a_page_opens_with_the_first_noun(caption: str, noun: str):
+    words = caption.split()
+    assert words[first_noun(words)] == noun

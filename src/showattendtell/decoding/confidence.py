@@ -101,6 +101,6 @@ def rate_captions(captioner: Captioner, confidence: Confidence, regions: Tensor,
     log_probs = confidence.rescale(outputs.logits.log_softmax(dim=1)).gather(1, targets.unsqueeze(1)).squeeze(1)
     rows = iter(outputs.at_steps(log_probs).cpu())
     return [
-        [one._replace(confidence_log_probs=next(rows)[: len(one.tokens)], not_sure=is_unsure) for one in image_captions]
-        for image_captions, is_unsure in zip(captions, not_sure, strict=True)
+        [one._replace(confidence_log_probs=next(rows)[: len(one.tokens)], not_sure=doubt) for one in image_captions]
+        for image_captions, doubt in zip(captions, not_sure, strict=True)
     ]

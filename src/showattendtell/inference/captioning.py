@@ -124,7 +124,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
         found = found.select({*found.sources} - finished)
         notes.append(f"{len(finished):,} photographs are in {row_file(folder, 'jsonl')}" if finished else "")
     _print_all(f"note: {line}" for line in notes if line)
-    models, entries, uncalibrated = list(settings.groups), list[PageEntry](), dict[str, bool]()
+    models, entries, uncalibrated = list(settings.groups), list[PageEntry](), set[str]()
     stems, suffixes = picture_names(found.names, models), [name for name in formats if name in PICTURES]
     others = [name for name in formats if name not in (*ROWS, "html", *PICTURES)]
     files: list[OutputFormat] = [build_option("format", name) for name in others]
@@ -142,7 +142,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
                     write_bytes(picture, folder / f"{stem}.{suffix}")
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
-            uncalibrated |= {row.checkpoint: True for row in chain(*rows) if not row.is_calibrated}
+            uncalibrated |= {row.checkpoint for row in chain(*rows) if not row.is_calibrated}
             print_rows(dict(zip(models, rows, strict=True)), is_single)
     finally:
         if entries:
@@ -150,7 +150,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
             write_page(Page(count, models, entries, note), folder / "index.html")
         for file in files:
             file.close()
-    _print_all(f"note: {name} is not calibrated" for name in uncalibrated)
+    _print_all(f"note: {name} is not calibrated: its confidence is too high" for name in sorted(uncalibrated))
     if len(errors) < len(found.sources):
         _print_all([f"written to {folder}"])
     if errors:
@@ -195,7 +195,7 @@ def caption_split(settings: CaptionSettings, split: Split) -> None:
         image, captions = examples[i].image, split_sentences([output.caption for output in outputs], tokenizer)
         score = mean(cider(caption, words[image]) for caption in captions)
         entries.append(make_entry(image, outputs, references[image], score))
-    about = f"{dataset.name}, {len(entries):,} of {len(all_examples):,} images of {split}"
+    about = f"{dataset.title}, {len(entries):,} of {len(all_examples):,} images of {split}"
     models = [captioner.name for captioner in captioners]
     print(f"written to {write_page(Page(about, models, entries, note_about(settings.checkpoints)), path)}")
     if stored.dataset and stored.dataset.arguments.get("skip_unreadable"):

@@ -98,7 +98,7 @@ class InitialCheckpoint(NamedTuple):
         except RuntimeError:
             raise self._mismatch() from None
 
-    def metadata_of_confidence(self, encoder: Encoder) -> dict[str, Any]:
+    def confidence_entry(self, encoder: Encoder) -> dict[str, Any]:
         """Return the entry of a checkpoint with the confidence, which knows images as a frozen encoder sees them."""
         return {CONFIDENCE: self.confidence.state_dict()} if self.confidence and not encoder.trainable else {}
 

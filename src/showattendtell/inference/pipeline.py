@@ -152,8 +152,8 @@ class CaptioningPipeline(ModelHubMixin):
         return f"CaptioningPipeline({self.name!r})"
 
     def save_pretrained(self, save_directory: str | Path, **options: Any) -> str | None:
-        """Write a folder, whose files are replaced; see `new_folder` for errors, and `ModelHubMixin.save_pretrained`
-        for the arguments."""
+        """Write a folder, whose files are replaced, except for a README.md; see `new_folder` for errors, and
+        `ModelHubMixin.save_pretrained` for the arguments."""
         with new_folder(save_directory, resume=True, advice="choose another place") as folder:
             url: str | None = super().save_pretrained(folder, **options)
         return url

@@ -78,7 +78,7 @@ def build_training(settings: TrainSettings, record: Mapping[str, Any]) -> tuple[
     data = build(settings.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=settings.seed)
     metadata = build_metadata(record, read_choices(), vocabulary, encoder, dataset)
     if origin:
-        metadata |= origin.metadata_of_confidence(encoder)
+        metadata |= origin.confidence_entry(encoder)
     module = build_module(settings, encoder, vocabulary, metadata, references)
     if origin:
         origin.load_captioner(module.captioner, vocabulary)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytorch_lightning as lightning
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -125,8 +125,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         """-log p per word of the last training step whose loss computed it."""
         self.graphs: Any = None  # `StepGraphs` of an extension, in training on a device that has it
         self._train_means, self._val_means = RunningMeans(), Means()
-        self._bleu, self._cider, self._endings, self._diversity = CorpusBLEU(), CIDErD(), Endings(), Diversity()
-        self._meteor = METEOR()  # in `trainer.test` alone, since it starts Java
+        scores = {"bleu": CorpusBLEU(), "cider": CIDErD(), "endings": Endings(), "diversity": Diversity()}
+        self._scores: Any = nn.ModuleDict({**scores, "meteor": METEOR()})  # METEOR starts Java, in `trainer.test` alone
         self._recipe: Recipe | None = None
         if captioner is None:
             widths: dict[str, Any] = {"hidden_dim": hidden_dim, "embedding_dim": embedding_dim}
@@ -159,8 +159,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 "pass CaptioningModule itself instead of torch.compile(module): its recurrence is compiled already, by "
                 "numba or Triton, and dynamo cannot trace that"
             )
-        metrics = (self._train_means, self._val_means, self._bleu, self._cider, self._endings, self._diversity)
-        for metric in (*metrics, self._meteor):  # of a run that was interrupted
+        for metric in (self._train_means, self._val_means, *self._scores.values()):  # of a run that was interrupted
             metric.reset()
         data = getattr(self.trainer, "datamodule", None)
         encoder, vocabulary = getattr(data, "encoder", None), getattr(data, "vocabulary", None)
@@ -300,12 +299,10 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if rank() >= len(loader.dataset):
             return
         captions = [self.vocabulary.decode(caption) for caption in tokens]
-        self._bleu.update(captions, batch.references)
-        self._cider.update(captions, batch.references)
-        if self.trainer.testing:
-            self._meteor.update(captions, batch.references)
-        self._endings.update(captions, [EOS in caption for caption in tokens])
-        self._diversity.update(captions)
+        for name in ("bleu", "cider", "meteor") if self.trainer.testing else ("bleu", "cider"):
+            self._scores[name].update(captions, batch.references)
+        self._scores["endings"].update(captions, [EOS in caption for caption in tokens])
+        self._scores["diversity"].update(captions)
 
     test_step = validation_step
 
@@ -322,16 +319,17 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def _log_evaluation(self, stage: str) -> None:
         means = self._log_means(stage, self._val_means)
-        scores = {"cider": self._cider.compute(), **self._bleu.compute()}
-        scores |= {**self._endings.compute(), **self._diversity.compute()}
+        scores = {"cider": self._scores["cider"].compute()}
+        for name in ("bleu", "endings", "diversity"):
+            scores |= self._scores[name].compute()
         logged, missing = {name: scores[name].item() for name in LOGGED}, dict[str, str]()
         if stage == "test":
             try:
-                logged["meteor"] = self._meteor.compute().item()
+                logged["meteor"] = self._scores["meteor"].compute().item()
             except MetricError as error:
                 missing["meteor"] = str(error)
         self.log_dict({f"{stage}/{name}": score for name, score in logged.items()})
-        for metric in (self._bleu, self._cider, self._endings, self._diversity, self._meteor):
+        for metric in self._scores.values():
             metric.reset()
         loop = self.trainer.test_loop if stage == "test" else self.trainer.validate_loop
         if loop.verbose and self.trainer.state.fn in ("validate", "test") and rank() == 0:

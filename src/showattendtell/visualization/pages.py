@@ -30,6 +30,8 @@ from showattendtell.visualization.result_files import write_bytes
 PICTURES = ("png", "svg", "pdf", "gif", "webp")
 """Formats of pictures."""
 
+ARTICLES = ("a", "an", "the")
+
 LONGEST_SIDE = 640
 QUALITY = 72
 """Of WebP; a photograph of LONGEST_SIDE pixels takes some 50 kB."""
@@ -281,20 +283,21 @@ def render(page: Page, template: str = "page.html") -> str:
 
 @cache
 def _nouns() -> set[str]:
-    """Return the names of COCO's categories, of several words the last."""
-    return {name[-1] for category in CATEGORIES for name in names_of(category)}
+    """Return the names of COCO's categories, of several words the last; without the fruit that is mostly a color."""
+    return {name[-1] for category in CATEGORIES for name in names_of(category)} - {"orange"}
 
 
 def first_noun(words: Sequence[str]) -> int:
-    """Return the place of a caption's first noun: that of a category of COCO, else the last of the first words that
-    are in no list of `word_class`.
+    """Return the place of a caption's first noun: that of a category of COCO, else the last of the first words after
+    an article that are in no list of `word_class`.
 
-    >>> first_noun("a brown dog runs".split()), first_noun("a black square with a circle".split())
-    (2, 2)
+    >>> first_noun("a brown dog runs".split()), first_noun("there is an orange star and a circle".split())
+    (2, 4)
     """
     named = [place for place, word in enumerate(words) if word in _nouns()]
     content = [word_class(word) == CONTENT for word in [*words, "<eos>"]]
-    ends = [place for place in range(len(words)) if content[place] and not content[place + 1]]
+    start = min((words.index(article) for article in ARTICLES if article in words), default=0)
+    ends = [place for place in range(start, len(words)) if content[place] and not content[place + 1]]
     return min(named or ends, default=0)
 
 

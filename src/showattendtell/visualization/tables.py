@@ -61,7 +61,7 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
     """Print images, captions, lengths and vocabulary coverage of each split, and notes on skipped entries, captions
     without spaces and small splits."""
     columns = ("images", "captions", "words per caption", "known words")
-    table = numeric_table("split", columns, title=Text(printable(dataset.name)))
+    table = numeric_table("split", columns, title=Text(printable(dataset.title)))
     for name, split in dataset.splits.items():
         captions = [caption.words for example in split for caption in example.captions]
         mean = sum(map(len, captions)) / max(len(captions), 1)

@@ -81,7 +81,7 @@ def fit_on_data_set(model: LoadedModel, given: EvaluationDataSettings, cache: st
     module = model.module
     settings, dataset = open_dataset(model.settings, given, cache)
     dataset = tokenized(dataset, module.vocabulary.tokenizer)
-    for split in ("train", "val"):
+    for split in ("train", "val"):  # each drops its unreadable images
         source, dataset = find_source(settings, dataset, module.encoder, split)
     return fit_confidence(module, source, dataset)
 
