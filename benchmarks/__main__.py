@@ -28,6 +28,7 @@ BUDGETS = {
     "loader": 16,
     "sampler": 8,
     "recompute": 34,
+    "busy": 150,
 }
 """Seconds per script on two cores, together less than ten minutes."""
 

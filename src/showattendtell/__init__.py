@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from showattendtell.runtime.memory import paused_collection
 
 if "OMP_WAIT_POLICY" not in os.environ:  # read when torch is imported; by default its threads spin for milliseconds
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 if TYPE_CHECKING:
     from showattendtell.datamodules.datamodule import (
