@@ -110,6 +110,6 @@ def test_the_confidence_is_kept_unless_the_encoder_is_trained():
     encoder = network()
     confidence = Confidence(torch.ones(3), torch.zeros(4), torch.eye(4)[:, :2], torch.tensor(0.5))
     origin = InitialCheckpoint(Path("a.ckpt"), {}, {}, [], confidence)
-    assert origin.metadata_of_confidence(encoder)[CONFIDENCE]["threshold"] == 0.5
+    assert origin.confidence_entry(encoder)[CONFIDENCE]["threshold"] == 0.5
     encoder.trainable = True
-    assert origin.metadata_of_confidence(encoder) == {}
+    assert origin.confidence_entry(encoder) == {}
