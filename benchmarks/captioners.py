@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.workload import Workload
-from showattendtell.data.vocabulary import EOS, SPECIAL
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import FirstState, LSTMDecoder
+from showattendtell.text.vocabulary import EOS, SPECIAL
 
 COUNT, OPEN = 0.05, 10.0
 """Increment of the counting unit's cell per word, and the input at which a gate is open."""

@@ -19,7 +19,7 @@ from torchvision.transforms.v2 import functional as transforms
 from benchmarks.harness.figures import Figure
 from benchmarks.harness.script import CannotRunError, Results, main
 from benchmarks.harness.timing import interleave, medians
-from showattendtell.data.images import Preprocessing, image_size, read_pixels
+from showattendtell.images.reading import Preprocessing, image_size, read_pixels
 
 IMAGES, WIDTH, HEIGHT = 20, 500, 375
 PREPROCESSING = Preprocessing(256, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

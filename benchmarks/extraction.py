@@ -21,8 +21,8 @@ from benchmarks.decoding import IMAGES, draw_photographs
 from benchmarks.harness.figures import Figure
 from benchmarks.harness.script import Results, main
 from benchmarks.harness.timing import interleave, medians, seconds_of
-from showattendtell.data.images import read_pixels
 from showattendtell.features.extract import start_engine
+from showattendtell.images.reading import read_pixels
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device
 from showattendtell.runtime.memory import keep_freed_memory

@@ -28,7 +28,6 @@ from showattendtell.features.store import (
     shard_header,
 )
 from showattendtell.features.writer import StorePlan
-from showattendtell.runtime.files import write_json
 
 SIZES = (8_000, 120_000)
 ROWS, COLUMNS, REGION_DIM = 14, 14, 512
@@ -56,7 +55,7 @@ def make_store(path: Path, images: int, dtype: str) -> None:
             header = file.write(shard_header(settings, len(names)))
             file.truncate(header + len(names) * grid_type(settings).itemsize)
         record = ShardRecord(images=list(names), skipped={}, stamps={})
-        write_json(record.model_dump(), shard_file(path, number, ".json"))
+        shard_file(path, number, ".json").write_text(record.model_dump_json())
     (path / MANIFEST).write_bytes(plan.describe())
 
 

@@ -27,10 +27,10 @@ from benchmarks.lower_bound import MatrixRate
 from benchmarks.textbook import textbook_beam
 from benchmarks.training_step import joined, reason_against_bf16
 from benchmarks.workload import Workload
-from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble, Precision
 from showattendtell.models.captioner import Captioner
+from showattendtell.text.vocabulary import SPECIAL, Vocabulary
 
 WORKLOAD = Workload(images=200, captions_per_image=1)
 

@@ -41,7 +41,6 @@ from benchmarks.implementations import Implementation, Trainer, textbook_optimiz
 from benchmarks.sampler import draw_lengths
 from benchmarks.textbook import textbook_loss
 from showattendtell import CaptioningModule
-from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import PackedRows, PixelSource
 from showattendtell.decoding.beam_search import BeamSearch
@@ -55,6 +54,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import num_readers
+from showattendtell.text.vocabulary import SPECIAL, Vocabulary
 from showattendtell.types import Caption, Dataset, Example
 
 NETWORK, SIDE = "tf_efficientnet_lite0", 288

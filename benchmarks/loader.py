@@ -19,16 +19,16 @@ from benchmarks.harness.figures import Figure
 from benchmarks.harness.script import Results, main
 from benchmarks.harness.timing import seconds_of
 from benchmarks.sampler import BATCH_SIZE, CAPTIONS_PER_IMAGE, draw_lengths
-from showattendtell.data.images import Preprocessing
-from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import GridSource
 from showattendtell.features.store import FeatureStore, FileStamp
 from showattendtell.features.writer import EncodedBatch, StorePlan, write_shards, write_store
+from showattendtell.images.reading import Preprocessing
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.text.vocabulary import SPECIAL, Vocabulary
 from showattendtell.types import Batch, Caption, Dataset, Example, ShardedBatch
 
 IMAGES = 2000

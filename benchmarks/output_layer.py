@@ -15,7 +15,7 @@ from benchmarks.harness.figures import Figure
 from benchmarks.harness.script import Results, main
 from benchmarks.harness.timing import interleave, medians
 from benchmarks.workload import Workload
-from showattendtell.data.vocabulary import PAD
+from showattendtell.text.vocabulary import PAD
 
 WORKLOADS = tuple(Workload(vocabulary=size) for size in (10_000, 40_000))
 BEAMS = 250

@@ -25,7 +25,7 @@ from benchmarks.harness.script import CannotRunError, Results, main
 from benchmarks.harness.timing import interleave, medians
 from benchmarks.implementations import OURS, Implementation, Trainer, make_step, textbook_optimizer
 from benchmarks.workload import Workload
-from showattendtell.data.vocabulary import PAD, START
+from showattendtell.text.vocabulary import PAD, START
 
 PORT = "port"
 

@@ -24,8 +24,8 @@ from benchmarks.harness.timing import seconds_of
 from showattendtell.__main__ import COMMANDS
 from showattendtell.config.compose import as_settings, compose, training_record
 from showattendtell.config.instantiate import build
-from showattendtell.data.vocabulary import SPECIAL, Vocabulary
-from showattendtell.inference.checkpoints import build_metadata
+from showattendtell.loading.checkpoints import build_metadata
+from showattendtell.text.vocabulary import SPECIAL, Vocabulary
 from showattendtell.training.build import build_module
 from showattendtell.types import Dataset
 

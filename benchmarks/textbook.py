@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from showattendtell.data.vocabulary import EOS, PAD, START
 from showattendtell.models.captioner import Captioner, shift_right
+from showattendtell.text.vocabulary import EOS, PAD, START
 
 
 class TextbookStep(NamedTuple):

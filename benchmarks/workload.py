@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.sampler import draw_lengths
-from showattendtell.data.vocabulary import EOS, PAD, SPECIAL
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.scores import AdditiveScore
+from showattendtell.text.vocabulary import EOS, PAD, SPECIAL
 
 STEPS = 12
 """Caption length with `<eos>` if all are equal: the mean of Flickr8k."""

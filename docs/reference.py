@@ -40,7 +40,7 @@ CLASSES = {
     "Recurrent decoders": ("models.decoder", ("RecurrentDecoder", "LSTMDecoder")),
     "Encoder": ("models.encoder", ("Encoder",)),
     "Tokenizers": (
-        "data.tokenizers",
+        "text.tokenizers",
         ("Tokenizer", "PlainTokenizer", "WordTokenizer", "CharacterTokenizer", "SubwordTokenizer"),
     ),
     "Loss of soft attention": ("losses.caption", ("SoftLoss",)),

@@ -22,7 +22,7 @@ import pytest
 import regex  # type: ignore[import-untyped]
 
 import showattendtell
-from showattendtell.data.flickr import read_sentence
+from showattendtell.readers.flickr import read_sentence
 
 SHORT, LONG = 20_000, 100_000
 FUNCTIONS = {name: name for name in ("match", "fullmatch", "search", "sub", "split", "findall", "finditer")}

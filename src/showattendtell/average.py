@@ -2,7 +2,7 @@
 
 from showattendtell.config.entry_point import entry_point
 from showattendtell.config.schemas import AverageSettings
-from showattendtell.inference.finding import find_model
+from showattendtell.loading.hub import find_model
 from showattendtell.runtime.files import new_file, new_path
 
 
@@ -12,8 +12,8 @@ def main(settings: AverageSettings) -> None:
     path = new_path(settings.output)
     for name in settings.checkpoint:  # before torch is imported
         find_model(name)
-    from showattendtell.inference.checkpoints import save
-    from showattendtell.inference.loading import average
+    from showattendtell.loading.checkpoints import save
+    from showattendtell.loading.models import average
 
     checkpoint = average(list(settings.checkpoint))
     with new_file(path) as path:

@@ -8,7 +8,7 @@ from showattendtell.config.command_line import as_argument, find_options
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.config.schemas import CaptionSettings, as_list
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.finding import find_model
+from showattendtell.loading.hub import find_model
 from showattendtell.runtime.files import new_folder
 from showattendtell.settings import PictureStyle, is_url
 
@@ -52,7 +52,7 @@ def main(settings: CaptionSettings) -> None:
 
 def _describe_rest(formats: Sequence[str] | None, folder: Path) -> str:
     """Return what an interrupted command has left, and how to continue, if its formats allow that."""
-    from showattendtell.visualization.caption_rows import can_resume
+    from showattendtell.results.rows import can_resume
 
     kept = f"interrupted; {folder} has the captions so far"
     if formats and not can_resume(formats):
@@ -67,7 +67,7 @@ def _chosen_formats(settings: CaptionSettings) -> list[str]:
         UserError: there is no such format, or it cannot be written in several processes or after an interruption, if
             that is set.
     """
-    from showattendtell.visualization.caption_rows import ROWS, can_resume
+    from showattendtell.results.rows import ROWS, can_resume
     from showattendtell.visualization.pages import PICTURES
 
     default = [*ROWS] if settings.resume or settings.workers else [*ROWS, "html"]

@@ -2,7 +2,7 @@
 
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.config.schemas import EvaluateSettings, as_list
-from showattendtell.inference.finding import find_model
+from showattendtell.loading.hub import find_model
 
 
 @entry_point("evaluate")

@@ -2,7 +2,7 @@
 
 from showattendtell.config.entry_point import entry_point
 from showattendtell.config.schemas import TrainSettings
-from showattendtell.inference.finding import check_root
+from showattendtell.loading.hub import check_root
 
 
 @entry_point("prepare")
@@ -19,9 +19,9 @@ def main(settings: TrainSettings) -> None:
 
 def _prepare(settings: TrainSettings) -> None:
     from showattendtell.config.instantiate import build, build_dataset, build_source
-    from showattendtell.data.vocabulary import tokenized
-    from showattendtell.inference.initial import find_initial_checkpoint, training_vocabulary
-    from showattendtell.visualization.tables import print_dataset
+    from showattendtell.loading.initial_weights import find_initial_checkpoint, training_vocabulary
+    from showattendtell.results.tables import print_dataset
+    from showattendtell.text.vocabulary import tokenized
 
     dataset, encoder = build_dataset(settings.dataset), build(settings.encoder)
     origin = find_initial_checkpoint(settings)

@@ -9,10 +9,10 @@ def main(settings: ReportSettings) -> None:
     from pathlib import Path
 
     from showattendtell.errors import UserError, did_you_mean
-    from showattendtell.runtime.files import new_path
-    from showattendtell.visualization.comparison import compare
-    from showattendtell.visualization.result_files import find_results, write_all
-    from showattendtell.visualization.tables import HEADINGS, check_format, format_table, print_overview
+    from showattendtell.results.comparison import compare
+    from showattendtell.results.files import find_results
+    from showattendtell.results.tables import HEADINGS, check_format, format_table, print_overview
+    from showattendtell.runtime.files import new_path, write_new
 
     for column in settings.columns:
         if column not in HEADINGS:
@@ -24,7 +24,7 @@ def main(settings: ReportSettings) -> None:
     results = find_results([settings.runs] if isinstance(settings.runs, str) else settings.runs, settings.split)
     overview = compare(results, settings.columns, with_paper=settings.paper)
     # before standard output, which a pipe may close
-    written = write_all({path: format_table(overview, path).encode() for path in paths})
+    written = write_new({path: format_table(overview, path).encode() for path in paths})
     print_overview(overview)
     for path in written:
         print(f"written to {path}")

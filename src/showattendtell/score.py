@@ -9,12 +9,12 @@ from showattendtell.config.schemas import ScoreSettings
 @entry_point("score")
 def main(settings: ScoreSettings) -> None:
     """Read the files, print their scores, and write them with what is needed to repeat them."""
-    from showattendtell.data.formats import find_caption_files, read_all
-    from showattendtell.inference.matching import describe, in_words, match
+    from showattendtell.loading.matching import describe, in_words, match
     from showattendtell.metrics.tokenizers import scoring_name
+    from showattendtell.readers.formats import find_caption_files, read_all
+    from showattendtell.results.files import versions, write_result
+    from showattendtell.results.tables import print_notes
     from showattendtell.runtime.files import new_path
-    from showattendtell.visualization.result_files import versions, write_json
-    from showattendtell.visualization.tables import print_notes
 
     tokenizer, path = scoring_name(settings.tokenizer), new_path(settings.output, "scores.json")
     named = [find_caption_files(given or []) for given in (settings.hypotheses, settings.references)]
@@ -34,7 +34,7 @@ def main(settings: ScoreSettings) -> None:
         "notes": corpus.notes,
         "versions": versions(),
     }
-    print(f"written to {write_json(content, path)}")
+    print(f"written to {write_result(content, path)}")
 
 
 def _score(corpus: Any, settings: ScoreSettings) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _score(corpus: Any, settings: ScoreSettings) -> dict[str, Any]:
     from showattendtell.metrics.bootstrap import as_dicts, compare_with_first, corpus_scores, image_scores, intervals
     from showattendtell.metrics.caption_scores import measure
     from showattendtell.metrics.diversity import diversity
-    from showattendtell.visualization.tables import describe_intervals, print_comparison, print_notes, print_scores
+    from showattendtell.results.tables import describe_intervals, print_comparison, print_notes, print_scores
 
     num_images, resamples = len(corpus.images), settings.resamples
     scores, missing = dict[str, dict[str, Any]](), dict[str, str]()

@@ -12,7 +12,7 @@ from showattendtell.config.command_line import MULTIRUN, Arguments, as_argument,
 from showattendtell.config.entry_point import entry_point, run_folder, search_root
 from showattendtell.config.schemas import TrainSettings
 from showattendtell.errors import UserError
-from showattendtell.inference.finding import check_root
+from showattendtell.loading.hub import check_root
 from showattendtell.runtime.files import BEST, LAST, LOG
 from showattendtell.runtime.launched import adopt_task, is_launched
 

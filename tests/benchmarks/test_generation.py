@@ -7,7 +7,7 @@ from benchmarks.captioners import endless_captioner, typical_captioner, varied_r
 from benchmarks.generation import ALL, BF16, MANY, ONE, TEXTBOOK, Case, make_search
 from benchmarks.workload import Workload
 
-from showattendtell.data.vocabulary import EOS
+from showattendtell.text.vocabulary import EOS
 
 TINY = Workload(12, 1, regions=6, region_dim=16, vocabulary=60, embedding=16, hidden=16, attention=16)
 VARIANTS = (TEXTBOOK, ONE, MANY, ALL)

@@ -21,7 +21,7 @@ from rich.console import Console
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from benchmarks import extraction, generation, gpu_finetuning, gpu_step, gpu_training, growth, training_step
-from showattendtell.data.images import Preprocessing
+from showattendtell.images.reading import Preprocessing
 from showattendtell.models import kernels
 
 TINY = Workload(2, 2, regions=4, region_dim=8, vocabulary=40, embedding=8, hidden=8, attention=8)

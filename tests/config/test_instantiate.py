@@ -15,8 +15,8 @@ from showattendtell.config.compose import as_settings, compose
 from showattendtell.config.instantiate import build, build_source, find_source
 from showattendtell.config.schemas import StoredSettings, TrainSettings
 from showattendtell.config.trust import TRUST, TRUSTED, _installed_targets, untrusted_targets
-from showattendtell.data.images import open_image
 from showattendtell.errors import UserError
+from showattendtell.images.reading import open_image
 from showattendtell.models.encoder import Encoder
 from showattendtell.settings import Node
 from showattendtell.types import Caption, Dataset, Example
@@ -85,7 +85,7 @@ def photographs(folder: Path) -> Dataset:
 
 def training(folder: Path, **augmentation: float) -> TrainSettings:
     composed = as_settings(compose("train", [f"cache={folder}"]))
-    augment = Node("showattendtell.data.augmentation.Augmentation", augmentation)
+    augment = Node("showattendtell.images.augmentation.Augmentation", augmentation)
     return replace(composed, dataset=composed.dataset.changed(skip_unreadable=True), augment=augment)
 
 

@@ -184,7 +184,7 @@ def test_a_type_that_is_only_known_in_part_is_not_taken_for_a_narrower_one():
         ("nosuchpackage.Thing", "nosuchpackage"),
         ("showattendtell.models.decoder.LSTMDecodr", "LSTMDecodr"),
         ("showattendtell.models.decodr.LSTMDecoder", "decodr"),
-        ("showattendtell.data.vocabulary.Vocabulary.bild", "bild"),
+        ("showattendtell.text.vocabulary.Vocabulary.bild", "bild"),
         ("showattendtell.models.decoder", "is not a class or function"),
         ("showattendtell", "is not a class or function"),
         ("", "there is no package"),

@@ -22,8 +22,8 @@ from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import TRUST, literal
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import METADATA_KEY, read_checkpoint
-from showattendtell.inference.initial import find_initial_checkpoint
+from showattendtell.loading.checkpoints import METADATA_KEY, read_checkpoint
+from showattendtell.loading.initial_weights import find_initial_checkpoint
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
 from showattendtell.settings import Node

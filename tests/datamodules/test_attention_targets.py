@@ -9,9 +9,6 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from showattendtell.data.augmentation import Augmentation
-from showattendtell.data.images import Preprocessing
-from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import (
     CaptionDataset,
@@ -22,7 +19,10 @@ from showattendtell.datamodules.datasets import (
 )
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
+from showattendtell.images.augmentation import Augmentation
+from showattendtell.images.reading import Preprocessing
 from showattendtell.models.encoder import Encoder
+from showattendtell.text.vocabulary import Vocabulary
 from showattendtell.types import AttentionTargets, Box, Caption, Dataset, Example, Phrase
 
 ROWS, COLUMNS = 5, 4

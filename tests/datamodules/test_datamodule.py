@@ -9,8 +9,6 @@ import torch
 from PIL import Image
 from three_images import CAPTIONS, examples_of, numbered, vocabulary
 
-from showattendtell.data.augmentation import Augmentation
-from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import (
     CaptionDataset,
@@ -21,7 +19,9 @@ from showattendtell.datamodules.datasets import (
 )
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
+from showattendtell.images.augmentation import Augmentation
 from showattendtell.models.encoder import Encoder
+from showattendtell.text.vocabulary import EOS, PAD
 from showattendtell.types import Caption, Dataset, Example
 
 

@@ -19,11 +19,11 @@ from random_models import (
 from slow_cases import slow_after
 from torch import Tensor
 
-from showattendtell.data.vocabulary import EOS, START
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.interfaces import DecoderState
+from showattendtell.text.vocabulary import EOS, START
 
 MAX_LENGTH = 4
 MERITS = {

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_models import random_captioner, random_regions
 
-from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, UNK, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
+from showattendtell.text.vocabulary import EOS, PAD, SPECIAL, START, UNK, Vocabulary
 
 WORDS = ["dog", "cat", "ball", "runs"]
 VOCABULARY = Vocabulary([*SPECIAL, *WORDS])

@@ -2,11 +2,11 @@
 
 import pytest
 
-from showattendtell.data.tokenizers import SubwordTokenizer
-from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datasets import TargetMaker
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
+from showattendtell.text.tokenizers import SubwordTokenizer
+from showattendtell.text.vocabulary import Vocabulary
 from showattendtell.types import Box, Caption, Phrase
 
 

@@ -9,8 +9,8 @@ from PIL import Image
 from showattendtell.config.schemas import model_groups
 from showattendtell.errors import UserError
 from showattendtell.inference.captioning import caption_all
-from showattendtell.inference.finding import BUNDLED, note_about
 from showattendtell.inference.predictions import evenly_spaced
+from showattendtell.loading.hub import BUNDLED, note_about
 from showattendtell.types import Example
 
 

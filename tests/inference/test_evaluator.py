@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from small_models import small_model
 
-from showattendtell.data.tokenizers import CharacterTokenizer, Tokenizer
-from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.inference.evaluator import EvaluationRun, score
-from showattendtell.inference.loading import LoadedModel
 from showattendtell.inference.predictions import reference_sentences
+from showattendtell.loading.models import LoadedModel
 from showattendtell.metrics.tokenizers import default_scoring_name
+from showattendtell.text.tokenizers import CharacterTokenizer, Tokenizer
+from showattendtell.text.vocabulary import Vocabulary
 from showattendtell.types import Caption, Dataset, Example
 
 CAPTIONS = {"a.jpg": [["a", "dog", "runs", "over", "grass"]], "b.jpg": [["a", "green", "dog"]]}

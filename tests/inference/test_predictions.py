@@ -11,9 +11,9 @@ from PIL import Image
 from torch import Tensor
 from traces import trace_of
 
-from showattendtell.data.images import Preprocessing
-from showattendtell.data.vocabulary import Vocabulary
+from showattendtell.images.reading import Preprocessing
 from showattendtell.inference.predictions import maps_at_nouns, measure_attention, measure_maps
+from showattendtell.text.vocabulary import Vocabulary
 from showattendtell.types import Box, Caption, CaptionerOutput, Example, Phrase
 
 GRID = (2, 3)

@@ -11,7 +11,7 @@ from runs import Evil, held_out
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.loading import load_model
+from showattendtell.loading.models import load_model
 from showattendtell.types import fingerprint
 
 

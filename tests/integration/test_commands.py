@@ -141,7 +141,7 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
         size = "<size><width>200</width><height>100</height></size>"
         entities.writestr("Annotations/12.xml", f"<a>{size}<object><name>1</name>{box}</object></a>")
         entities.writestr("Sentences/12.txt", "[/EN#1/animals A dog] .")
-    reader = {"_target_": "showattendtell.data.flickr.read_flickr8k", "root": str(tmp_path)}
+    reader = {"_target_": "showattendtell.readers.flickr.read_flickr8k", "root": str(tmp_path)}
     other = altered(lambda content: content["showattendtell"]["config"].update(dataset=reader))
 
     done = assert_done(run("evaluate", f"checkpoint={other}", "metrics=[attention]", "dataset.entities=boxes.zip"))

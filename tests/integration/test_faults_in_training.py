@@ -12,7 +12,7 @@ import pytest
 from disks import fill, small_disk
 from runs import ORDINARY, STEPWISE, Start, assert_done, assert_error, assert_same_end
 
-from showattendtell.inference.checkpoints import find_damage
+from showattendtell.loading.checkpoints import find_damage
 from showattendtell.runtime.files import BEST, LAST, METRICS
 
 Train = Callable[..., Any]

@@ -9,16 +9,16 @@ import pytest
 import torch
 from extension_cases import cases
 from PIL import Image
-from results import result, write
 from runs import Run, assert_error
 from slow_cases import slow_after
+from small_results import result, write
 
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import WEIGHTS
-from showattendtell.inference.finding import CONFIG, bundled_models
-from showattendtell.inference.loading import load_model
-from showattendtell.visualization.result_files import read_result
+from showattendtell.loading.checkpoints import WEIGHTS
+from showattendtell.loading.hub import CONFIG, bundled_models
+from showattendtell.loading.models import load_model
+from showattendtell.results.files import read_result
 
 BUNDLED = bundled_models()["flickr8k_soft"]
 

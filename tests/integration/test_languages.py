@@ -12,7 +12,7 @@ from runs import Run, assert_done, assert_error
 
 from showattendtell import load
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import METADATA_KEY
+from showattendtell.loading.checkpoints import METADATA_KEY
 
 SHORT = ["trainer.max_epochs=1", "trainer.limit_train_batches=2", "decoder.embedding_dim=16", "decoder.hidden_dim=32"]
 SMALL = [*SHORT, "encoder.size=64", "encoder.resize=64", "experiment=flickr8k", "dataset.root=photographs"]

@@ -15,7 +15,7 @@ import torch
 from repository import ROOT
 from runs import TINY, Run, assert_done, assert_error
 
-from showattendtell.inference.checkpoints import METADATA_KEY
+from showattendtell.loading.checkpoints import METADATA_KEY
 
 pytestmark = pytest.mark.slow
 

@@ -24,8 +24,8 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.inference import pipeline
-from showattendtell.inference.finding import BUNDLED, bundled_models, note_about
-from showattendtell.inference.loading import load_model
+from showattendtell.loading.hub import BUNDLED, bundled_models, note_about
+from showattendtell.loading.models import load_model
 from showattendtell.visualization.figures import map_onto_photograph
 
 

@@ -15,8 +15,8 @@ from showattendtell.config.trust import literal
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.inference import predictions as evaluation
-from showattendtell.inference.loading import load_model
 from showattendtell.inference.predictions import generate_captions
+from showattendtell.loading.models import load_model
 from showattendtell.training.build import build_module
 
 

@@ -34,13 +34,13 @@ from showattendtell import (
 from showattendtell.config.compose import as_settings, compose
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.config.trust import TRUST
-from showattendtell.data.images import read_pixels
-from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction
-from showattendtell.inference.checkpoints import METADATA_KEY
+from showattendtell.images.reading import read_pixels
+from showattendtell.loading.checkpoints import METADATA_KEY
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.encoder import Encoder
+from showattendtell.text.vocabulary import SPECIAL, Vocabulary
 from showattendtell.types import Dataset
 
 SCRIPT, FLICKR, SCORING, OWN = blocks(ROOT / "docs/python.md", "python")

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from traces import trace_of
 
-from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.errors import UserError
 from showattendtell.losses.caption import (
     LossOutput,
@@ -25,6 +24,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.scores import AdditiveScore, MultiheadScore
+from showattendtell.text.vocabulary import EOS, PAD
 from showattendtell.types import AttentionTargets, CaptionerOutput
 
 

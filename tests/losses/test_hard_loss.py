@@ -10,13 +10,13 @@ from estimators import assert_unbiased, gradient
 from slow_cases import slow_after
 from torch import Tensor
 
-from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.losses.caption import negative_log_likelihood, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.scores import AdditiveScore
+from showattendtell.text.vocabulary import EOS, PAD
 
 L, T, D, N, V = 3, 3, 4, 3, 6
 REGIONS = torch.randn(1, L, D, generator=torch.Generator().manual_seed(0)).double()

@@ -9,13 +9,13 @@ from estimators import assert_unbiased, gradient
 from slow_cases import slow_after
 from torch import Tensor
 
-from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
 from showattendtell.losses.self_critical import Reward, SelfCriticalLoss, log_prob
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.scores import AdditiveScore
+from showattendtell.text.vocabulary import EOS, PAD, SPECIAL, START, Vocabulary
 from showattendtell.types import Batch
 
 VOCABULARY = Vocabulary([*SPECIAL, "dog", "cat"])

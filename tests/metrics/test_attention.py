@@ -5,7 +5,6 @@ import pytest
 import torch
 from traces import trace_of
 
-from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, Vocabulary
 from showattendtell.metrics.attention import (
     GroundedWord,
     WordClasses,
@@ -16,6 +15,7 @@ from showattendtell.metrics.attention import (
     compare_maps,
     score_attention,
 )
+from showattendtell.text.vocabulary import EOS, PAD, SPECIAL, Vocabulary
 from showattendtell.types import WHOLE, Box, CaptionerOutput
 
 SEEN = Box(0.25, 0.0, 0.75, 1.0)

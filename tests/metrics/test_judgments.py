@@ -7,9 +7,9 @@ import pytest
 from repository import SHARED
 from scipy.stats import kendalltau
 
-from showattendtell.data.formats import read_captions
 from showattendtell.metrics.caption_scores import measure
 from showattendtell.metrics.tokenizers import split_sentences
+from showattendtell.readers.formats import read_captions
 
 FLICKR8K = SHARED / "flickr8k"
 

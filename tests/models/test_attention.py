@@ -5,13 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.models.attention import AdaptiveAttention, Gate, MeanAttention, SoftAttention
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.interfaces import Attention, DecoderState
 from showattendtell.models.scores import DotScore, MultiheadScore
+from showattendtell.text.vocabulary import EOS, PAD
 
 D, N, L = 6, 4, 7
 

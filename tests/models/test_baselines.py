@@ -1,11 +1,11 @@
 import torch
 from torch import Tensor
 
-from showattendtell.data.vocabulary import EOS, START
 from showattendtell.models.attention import MeanAttention
 from showattendtell.models.baselines import LogBilinearDecoder, NICDecoder
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.interfaces import Decoder
+from showattendtell.text.vocabulary import EOS, START
 
 V, D, M, N = 9, 5, 3, 4
 REGIONS = torch.randn(2, 6, D, generator=torch.Generator().manual_seed(0))

@@ -5,13 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.data.vocabulary import EOS, PAD, START
 from showattendtell.losses.caption import SoftLoss, doubly_stochastic_penalty, total
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.baselines import NICDecoder
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.scores import AdditiveScore
+from showattendtell.text.vocabulary import EOS, PAD, START
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ import timm
 import torch
 from encoders import LITE0, pixels, small
 
-from showattendtell.data.images import PIXELS
 from showattendtell.errors import UserError
+from showattendtell.images.reading import PIXELS
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.pretrained import state_hash
 

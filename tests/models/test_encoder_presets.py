@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from safetensors.torch import save_file
 from torch import nn
 
-from showattendtell.data.images import CropMode
+from showattendtell.images.reading import CropMode
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Box
 

@@ -5,8 +5,8 @@ import torch
 from small_models import KINDS, D, small_captioner
 from torch import Tensor
 
-from showattendtell.data.vocabulary import START
 from showattendtell.models.captioner import IncrementalDecoder
+from showattendtell.text.vocabulary import START
 
 OWNERS = torch.tensor([0, 0, 0, 2, 3, 3])
 """Images of which some have more captions than others, and one has none."""

@@ -8,7 +8,6 @@ import torch
 from extension_cases import cases
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.losses.self_critical import log_prob
@@ -18,6 +17,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.interfaces import Packing
+from showattendtell.text.vocabulary import EOS, PAD
 
 Parts = tuple[Tensor, ...]
 """A value, and its gradient by each parameter."""

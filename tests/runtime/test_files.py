@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from existing_files import EXISTING, IRREGULAR, snapshot
 
-from showattendtell.data.formats import find_caption_files
-from showattendtell.data.names import open_folder
 from showattendtell.errors import UserError
-from showattendtell.inference.finding import find_model
+from showattendtell.images.names import open_folder
+from showattendtell.loading.hub import find_model
+from showattendtell.readers.formats import find_caption_files
 from showattendtell.runtime.files import (
     atomic_write,
     cache_folder,

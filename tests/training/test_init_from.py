@@ -7,14 +7,14 @@ import torch
 from small_training import small_config, small_run
 
 from showattendtell.config.instantiate import build_captioner
-from showattendtell.data.vocabulary import UNK, Vocabulary
 from showattendtell.decoding.confidence import Confidence
 from showattendtell.features.extract import Extraction, feature_path
-from showattendtell.inference.checkpoints import CONFIDENCE
-from showattendtell.inference.initial import InitialCheckpoint, find_initial_checkpoint
+from showattendtell.loading.checkpoints import CONFIDENCE
+from showattendtell.loading.initial_weights import InitialCheckpoint, find_initial_checkpoint
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
+from showattendtell.text.vocabulary import UNK, Vocabulary
 from showattendtell.types import Dataset, Example
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from showattendtell.config.compose import training_record
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import METADATA_KEY, find_damage
+from showattendtell.loading.checkpoints import METADATA_KEY, find_damage
 from showattendtell.runtime.files import LAST, PREVIOUS
 from showattendtell.training.resume import LOCK, ResumePoint, check_data, find_start, run_lock, run_of
 

@@ -10,9 +10,9 @@ from chromium import sharing_contexts, started_browser
 from sample_pages import one_model, two_models
 from slow_cases import slow_after
 
-from showattendtell.visualization.comparison import paper_rows
+from showattendtell.results.comparison import paper_rows
+from showattendtell.results.tables import ResultsTable, TableBlock, format_table
 from showattendtell.visualization.pages import render
-from showattendtell.visualization.tables import ResultsTable, TableBlock, format_table
 
 
 def table() -> str:

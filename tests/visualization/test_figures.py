@@ -10,7 +10,7 @@ from PIL import Image, ImageSequence
 from sample_pages import PEAKS, gated, output
 from slow_cases import slow_after
 
-from showattendtell.data.images import Preprocessing
+from showattendtell.images.reading import Preprocessing
 from showattendtell.settings import PictureStyle
 from showattendtell.types import Box
 from showattendtell.visualization.figures import (

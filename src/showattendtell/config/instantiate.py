@@ -13,15 +13,15 @@ from showattendtell.config.command_line import read_option
 from showattendtell.config.compose import as_node, to_plain
 from showattendtell.config.schemas import StoredSettings, TrainSettings
 from showattendtell.config.validation import TARGET, find_targets
-from showattendtell.data.augmentation import Augmentation
-from showattendtell.data.vocabulary import Vocabulary, train_tokenizer
 from showattendtell.datamodules.datasets import ImageSourceFactory, check_cache, open_source
 from showattendtell.errors import UserError, first_line
+from showattendtell.images.augmentation import Augmentation
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.initialization import initialize_as_released
 from showattendtell.runtime.files import cache_folder
 from showattendtell.settings import Node
+from showattendtell.text.vocabulary import Vocabulary, train_tokenizer
 from showattendtell.types import Dataset
 
 

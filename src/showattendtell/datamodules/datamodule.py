@@ -12,13 +12,6 @@ import torch
 from pytorch_lightning.trainer.states import TrainerFn
 from torch.utils.data import DataLoader
 
-from showattendtell.data.augmentation import Augmentation
-from showattendtell.data.coco import read_coco
-from showattendtell.data.custom import read_custom, write_rows
-from showattendtell.data.flickr import read_flickr8k, read_flickr30k
-from showattendtell.data.shapes import read_shapes
-from showattendtell.data.tokenizers import PlainTokenizer, Tokenizer
-from showattendtell.data.vocabulary import Vocabulary, tokenized, train_tokenizer
 from showattendtell.datamodules.datasets import (
     CaptionDataset,
     ImageBatch,
@@ -42,10 +35,17 @@ from showattendtell.datamodules.samplers import (
 )
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction
+from showattendtell.images.augmentation import Augmentation
 from showattendtell.models.encoder import Encoder
+from showattendtell.readers.coco import read_coco
+from showattendtell.readers.custom import read_custom, write_rows
+from showattendtell.readers.flickr import read_flickr8k, read_flickr30k
+from showattendtell.readers.shapes import read_shapes
 from showattendtell.runtime.distributed import shard_indices, world_size
 from showattendtell.runtime.files import cache_folder
 from showattendtell.settings import NonNegativeInt, PositiveInt, Seed, checked, describe_call
+from showattendtell.text.tokenizers import PlainTokenizer, Tokenizer
+from showattendtell.text.vocabulary import Vocabulary, tokenized, train_tokenizer
 from showattendtell.types import Batch, Dataset, ShardedBatch
 
 BucketingName = Literal["paper", "round_robin", "padded"]

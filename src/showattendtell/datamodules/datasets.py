@@ -16,17 +16,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset as TorchDataset
 
-from showattendtell.data.assembly import drop_unreadable
-from showattendtell.data.augmentation import MIRRORED, Augmentation, Draw, draw_views, mentions_sides
-from showattendtell.data.images import Frame, Preprocessing, image_size, read_pixels
-from showattendtell.data.vocabulary import PAD, Vocabulary
 from showattendtell.datamodules.samplers import BatchRequest
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path, open_features
 from showattendtell.features.store import FeatureStore
+from showattendtell.images.augmentation import MIRRORED, Augmentation, Draw, draw_views, mentions_sides
+from showattendtell.images.reading import Frame, Preprocessing, image_size, read_pixels
 from showattendtell.metrics.attention import boxes_on_grid, covered_areas
 from showattendtell.models.encoder import Encoder
+from showattendtell.readers.assembly import drop_unreadable
 from showattendtell.runtime.distributed import num_readers, rank
+from showattendtell.text.vocabulary import PAD, Vocabulary
 from showattendtell.types import AttentionTargets, Batch, Caption, Dataset, Example, ShardedBatch
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, DistributedSampler
 
-from showattendtell.data.augmentation import Draw
+from showattendtell.images.augmentation import Draw
 from showattendtell.runtime.distributed import shard, shard_indices, world_size
 from showattendtell.types import BatchShard
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from showattendtell.data.vocabulary import EOS, PAD, START, Vocabulary
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.settings import Count, PositiveFloat
+from showattendtell.text.vocabulary import EOS, PAD, START, Vocabulary
 from showattendtell.types import CaptionOutput
 
 Step = tuple[Tensor, Tensor, Tensor]

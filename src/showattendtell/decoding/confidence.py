@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, normalize
 from torch.nn.utils.rnn import pad_sequence
 
-from showattendtell.data.vocabulary import PAD
 from showattendtell.decoding.decoding import Captions
 from showattendtell.models.captioner import Captioner
+from showattendtell.text.vocabulary import PAD
 
 
 class Confidence(nn.Module):

@@ -6,12 +6,12 @@ from functools import partial
 
 from torch import Tensor
 
-from showattendtell.data.vocabulary import EOS, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.metrics.ngrams import Counts, bleu4, count_ngrams
 from showattendtell.settings import Count, PositiveFloat
+from showattendtell.text.vocabulary import EOS, Vocabulary
 from showattendtell.types import CaptionOutput
 
 

@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 import torch
 from torch import Tensor
 
-from showattendtell.data.vocabulary import EOS, PAD, START, UNK, Vocabulary
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.models.captioner import Captioner, IncrementalDecoder, StepOutput
 from showattendtell.models.interfaces import DecoderState
 from showattendtell.settings import Count, NonNegativeInt, Text, check_values
+from showattendtell.text.vocabulary import EOS, PAD, START, UNK, Vocabulary
 from showattendtell.types import CaptionOutput
 
 Precision = Literal["float32", "bfloat16"]

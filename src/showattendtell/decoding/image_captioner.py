@@ -7,7 +7,6 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import Confidence, rate_captions
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
@@ -15,6 +14,7 @@ from showattendtell.errors import UserError
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.kernels import autocast_dtype
+from showattendtell.text.vocabulary import Vocabulary
 from showattendtell.types import CaptionerOutput
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from showattendtell.data.vocabulary import EOS, START, Vocabulary
 from showattendtell.decoding.decoding import Captions, Constraints, Decoding, Ensemble
 from showattendtell.settings import NonNegativeInt, PositiveFloat, Share
+from showattendtell.text.vocabulary import EOS, START, Vocabulary
 from showattendtell.types import CaptionOutput
 
 

@@ -35,7 +35,7 @@ from showattendtell.features.store import (
     shard_header,
 )
 from showattendtell.runtime.distributed import shard_indices
-from showattendtell.runtime.files import LOCK, atomic_write, open_regular, read_regular, write_errors, write_json
+from showattendtell.runtime.files import LOCK, atomic_write, open_regular, read_regular, write_errors
 
 BATCH_SIZE = 32
 """Images per batch, the unit of encoding."""
@@ -129,7 +129,8 @@ def _write_shard(path: Path, plan: StorePlan, number: int, encoded: Iterator[Enc
     with write_errors(file, DISK):
         with open_regular(file) as stream:
             os.fsync(stream.fileno())
-        write_json(record.model_dump(), shard_file(path, number, ".json"))
+        with atomic_write(shard_file(path, number, ".json")) as stream:
+            stream.write(record.model_dump_json(indent=1).encode())
 
 
 def _write_batch(file: Path, start: int, images: Sequence[str], batch: EncodedBatch, settings: Settings) -> int:

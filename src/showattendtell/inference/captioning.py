@@ -15,15 +15,16 @@ from showattendtell.config.command_line import find_options
 from showattendtell.config.compose import as_record
 from showattendtell.config.instantiate import build, build_option
 from showattendtell.config.schemas import CaptioningSettings, CaptionSettings, Split
-from showattendtell.data.images import as_image, find_images
 from showattendtell.errors import UserError, printable
-from showattendtell.inference.finding import find_model, next_to, note_about
-from showattendtell.inference.loading import load_models
+from showattendtell.images.reading import as_image, find_images
 from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, caption_in_batches
 from showattendtell.inference.predictions import evenly_spaced, reference_sentences
+from showattendtell.loading.hub import find_model, next_to, note_about
+from showattendtell.loading.models import load_models
+from showattendtell.results.rows import ROWS, CaptionRow, OutputFormat, resume_rows, row_file
+from showattendtell.results.tables import print_notes
 from showattendtell.runtime.distributed import num_readers
-from showattendtell.runtime.files import new_path, sha256
-from showattendtell.visualization.caption_rows import ROWS, CaptionRow, OutputFormat, resume_rows, row_file
+from showattendtell.runtime.files import new_path, sha256, write_new
 from showattendtell.visualization.pages import (
     PICTURES,
     ImageCaptions,
@@ -34,8 +35,6 @@ from showattendtell.visualization.pages import (
     picture_names,
     write_page,
 )
-from showattendtell.visualization.result_files import write_bytes
-from showattendtell.visualization.tables import print_notes
 
 GPU_BATCH_SIZE = 64
 """Default batch size in photographs on a GPU."""
@@ -139,7 +138,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
             for stem, output in zip(stems[i], outputs, strict=False):
                 for suffix in suffixes:
                     picture = encode_picture(output.as_drawn(), f".{suffix}", settings.style)
-                    write_bytes(picture, folder / f"{stem}.{suffix}")
+                    write_new({folder / f"{stem}.{suffix}": picture})
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
             uncalibrated |= {row.checkpoint for row in chain(*rows) if not row.is_calibrated}

@@ -15,27 +15,23 @@ from showattendtell.config.instantiate import build, build_option, find_source
 from showattendtell.config.schemas import EvaluateSettings, EvaluationDataSettings, StoredSettings, as_list
 from showattendtell.config.trust import literal
 from showattendtell.config.validation import raise_errors, validate
-from showattendtell.data.vocabulary import Vocabulary, tokenized
 from showattendtell.datamodules.datasets import ImageSource, ImageSourceFactory
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.finding import find_model, next_to
-from showattendtell.inference.loading import LoadedModel, load_models
-from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import (
     generate_captions,
     measure_attention,
     measure_maps,
     reference_sentences,
 )
+from showattendtell.loading.hub import find_model, next_to
+from showattendtell.loading.matching import MatchedCaptions, in_words
+from showattendtell.loading.models import LoadedModel, load_models
 from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores, image_scores, intervals
 from showattendtell.metrics.clip_score import Clip, load_clip, measure_clip_score
 from showattendtell.metrics.tokenizers import default_scoring_name, scoring_name
-from showattendtell.runtime.distributed import decide_on_first, process_group, rank
-from showattendtell.runtime.files import cache_folder, new_path, sha256
-from showattendtell.types import Dataset, Example, fingerprint
-from showattendtell.visualization.result_files import time_figures, versions, write_json
-from showattendtell.visualization.tables import (
+from showattendtell.results.files import time_figures, versions, write_result
+from showattendtell.results.tables import (
     Labels,
     describe_intervals,
     print_attention_scores,
@@ -43,8 +39,12 @@ from showattendtell.visualization.tables import (
     print_scores,
     print_statistics,
 )
+from showattendtell.runtime.distributed import decide_on_first, process_group, rank
+from showattendtell.runtime.files import cache_folder, new_path, sha256
+from showattendtell.text.vocabulary import Vocabulary, tokenized
+from showattendtell.types import Dataset, Example, fingerprint
 
-SHAPES = "showattendtell.data.shapes.read_shapes"
+SHAPES = "showattendtell.readers.shapes.read_shapes"
 
 ATTENTION = "attention"
 """Name of the metric of attention maps, which needs ground-truth boxes instead of generated captions."""
@@ -262,7 +262,7 @@ def evaluate(settings: EvaluateSettings) -> float:
         figures = _score_attention(run, run.title(), with_kinds=True)
     else:
         figures = _score_captions(run, captions, metrics, clip)
-    print(f"written to {write_json({**figures, **run.origin()}, path)}")
+    print(f"written to {write_result({**figures, **run.origin()}, path)}")
     return main_score(run.metrics, figures)
 
 

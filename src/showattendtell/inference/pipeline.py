@@ -17,22 +17,22 @@ from pydantic import Field
 from torch import Tensor
 
 from showattendtell.config.schemas import InferenceAttentionSettings
-from showattendtell.data.images import Photograph, as_image, find_images, name_of
-from showattendtell.data.tokenizers import PlainTokenizer
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import Confidence
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.inference.finding import BUNDLED
-from showattendtell.inference.loading import IN_MEMORY, LoadedModel, load_models, save_model_folder
+from showattendtell.images.reading import Photograph, as_image, find_images, name_of
+from showattendtell.loading.hub import BUNDLED
+from showattendtell.loading.models import IN_MEMORY, LoadedModel, load_models, save_model_folder
 from showattendtell.models.kernels.parallel import plain_torch
+from showattendtell.results.model_card import model_card
 from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt, Seed, checked
+from showattendtell.text.tokenizers import PlainTokenizer
 from showattendtell.types import CaptionOutput
 from showattendtell.visualization.pages import ImageCaptions
-from showattendtell.visualization.rendering import model_card
 
 BATCH_SIZE = 8
 """Default batch size in photographs."""
@@ -166,7 +166,7 @@ class CaptioningPipeline(ModelHubMixin):
         save_model_folder(self.models[0], save_directory)
 
     def generate_model_card(self, *args: Any, **about: Any) -> ModelCard:
-        """Return the model card. The arguments are those of `rendering.model_card`; `save_pretrained` takes them as
+        """Return the model card. The arguments are those of `results.model_card`, which `save_pretrained` takes as
         `model_card_kwargs`."""
         card = {**self.models[0].metadata, "encoder": self._first.encoder.describe()}
         return ModelCard(model_card(card, **about))

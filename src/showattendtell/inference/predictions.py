@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from showattendtell.datamodules.datasets import CaptionDataset, ImageDataset, ImageSource, default_workers
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
-from showattendtell.inference.loading import LoadedModel
+from showattendtell.loading.models import LoadedModel
 from showattendtell.metrics.attention import GroundedWord, attention_statistics, compare_maps, score_attention
 from showattendtell.metrics.means import Means
 from showattendtell.runtime.distributed import gather, rank, shard, shard_indices

@@ -10,11 +10,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import PAD
 from showattendtell.errors import UserError
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.cross_entropy import CrossEntropy
 from showattendtell.settings import Fraction, NonNegativeFloat
+from showattendtell.text.vocabulary import PAD
 from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput, scatter_words
 
 

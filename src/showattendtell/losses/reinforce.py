@@ -9,11 +9,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from showattendtell.data.vocabulary import PAD
 from showattendtell.losses.caption import LossOutput, SoftLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.runtime.distributed import mean_over_processes, world_size
 from showattendtell.settings import NonNegativeFloat, Probability
+from showattendtell.text.vocabulary import PAD
 from showattendtell.types import AttentionTargets, BatchShard, CaptionerOutput, SampledLocations
 
 

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import EOS, PAD, START, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Constraints, Ensemble
 from showattendtell.decoding.sampling import Sampling
@@ -18,6 +17,7 @@ from showattendtell.metrics.ngrams import SentenceCIDErD, bleu4, count_ngrams
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.models.captioner import Captioner, eval_mode
 from showattendtell.settings import NonNegativeFloat, PositiveInt
+from showattendtell.text.vocabulary import EOS, PAD, START, Vocabulary
 from showattendtell.types import Batch
 
 SUPPRESSED = (PAD, START)

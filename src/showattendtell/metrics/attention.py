@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from showattendtell.data.vocabulary import PAD, Vocabulary
+from showattendtell.text.vocabulary import PAD, Vocabulary
 from showattendtell.types import Box, CaptionerOutput
 
 if TYPE_CHECKING:

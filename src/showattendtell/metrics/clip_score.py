@@ -12,8 +12,8 @@ from rich.progress import track
 from torch import Tensor
 from torchvision.transforms.v2.functional import pil_to_tensor
 
-from showattendtell.data.images import middle, open_image
 from showattendtell.errors import UserError, first_line
+from showattendtell.images.reading import middle, open_image
 from showattendtell.metrics.bootstrap import Array
 from showattendtell.metrics.tokenizers import Caption, split_captions
 

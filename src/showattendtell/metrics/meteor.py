@@ -8,10 +8,10 @@ from unittest.mock import patch
 import numpy as np
 from pycocoevalcap.meteor.meteor import Meteor
 
-from showattendtell.data.tokenizers import are_unspaced
 from showattendtell.metrics.bootstrap import Array, SufficientStatistics
 from showattendtell.metrics.java import ENGLISH, MetricError, find_java
 from showattendtell.metrics.tokenizers import CaptionPair
+from showattendtell.text.tokenizers import are_unspaced
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
-from showattendtell.data.tokenizers import (
+from showattendtell.errors import UserError, did_you_mean
+from showattendtell.metrics.java import ENGLISH, MetricError, find_java
+from showattendtell.settings import Node
+from showattendtell.text.tokenizers import (
     CharacterTokenizer,
     PlainTokenizer,
     Tokenizer,
     WhitespaceTokenizer,
     WordTokenizer,
 )
-from showattendtell.errors import UserError, did_you_mean
-from showattendtell.metrics.java import ENGLISH, MetricError, find_java
-from showattendtell.settings import Node
 
 Words = Sequence[str]
 Caption = str | Words

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import START
 from showattendtell.models.interfaces import (
     Attention,
     AttentionCache,
@@ -27,6 +26,7 @@ from showattendtell.models.kernels.attention import RegionPairs, weighted_sum
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.products import matmul
 from showattendtell.models.kernels.recurrence import RecurrenceWeights
+from showattendtell.text.vocabulary import START
 from showattendtell.types import CaptionerOutput, SampledLocations
 
 

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import START
 from showattendtell.models.captioner import (
     Captioner,
     IncrementalDecoder,
@@ -36,6 +35,7 @@ from showattendtell.models.kernels import accelerator, to_multiply
 from showattendtell.models.kernels.products import Linear
 from showattendtell.models.kernels.recurrence import RecurrenceWeights, unroll_fused
 from showattendtell.settings import Fraction, PositiveInt
+from showattendtell.text.vocabulary import START
 from showattendtell.types import SampledLocations
 
 

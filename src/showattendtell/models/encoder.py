@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
 
-from showattendtell.data.images import PIXELS, CropMode, Preprocessing
 from showattendtell.errors import UserError, first_line
+from showattendtell.images.reading import PIXELS, CropMode, Preprocessing
 from showattendtell.models.kernels.products import replace_linear_layers
 from showattendtell.models.pretrained import load_network, state_hash
 from showattendtell.settings import ImageLength, NonNegativeFloat, PositiveFloat, PositiveInt, Source, checked

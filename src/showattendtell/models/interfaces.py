@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import PAD
 from showattendtell.errors import UserError
 from showattendtell.models.kernels.cross_entropy import OutputFeatures
+from showattendtell.text.vocabulary import PAD
 from showattendtell.types import SampledLocations, scatter_words
 
 InferenceMode = Literal["sample", "argmax", "expectation"]

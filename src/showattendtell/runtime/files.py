@@ -4,15 +4,14 @@ import csv
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -309,10 +308,18 @@ def atomic_write(path: Path, keep: Path | None = None) -> Iterator[BinaryIO]:
             os.close(descriptor)
 
 
-def write_json(content: Any, path: Path) -> None:
-    """Write a JSON file atomically. Raise `OSError` as `atomic_write`."""
-    with atomic_write(path) as stream:
-        stream.write(f"{json.dumps(content, indent=1)}\n".encode())
+def write_new(contents: Mapping[Path, bytes]) -> list[Path]:
+    """Write new files, or none of them, and return their paths, which are others where a file exists. See `new_file`.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    with ExitStack() as stack:
+        files = [stack.enter_context(new_file(path)) for path in contents]
+        for file, content in zip(files, contents.values(), strict=True):
+            with write_errors(file), atomic_write(file) as stream:
+                stream.write(content)
+    return files
 
 
 def write_times(seconds: Sequence[float], folder: Path) -> None:

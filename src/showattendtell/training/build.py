@@ -23,24 +23,24 @@ from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build, build_captioner, build_dataset, build_source
 from showattendtell.config.schemas import TrainSettings
 from showattendtell.config.validation import USER_ERRORS, sentence
-from showattendtell.data.vocabulary import Vocabulary, tokenized
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
-from showattendtell.inference.checkpoints import build_metadata
-from showattendtell.inference.initial import find_initial_checkpoint, training_vocabulary
+from showattendtell.loading.checkpoints import build_metadata
+from showattendtell.loading.initial_weights import find_initial_checkpoint, training_vocabulary
 from showattendtell.losses.caption import SoftLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder
+from showattendtell.results.tables import print_dataset, print_notes
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
 from showattendtell.runtime.memory import keep_freed_memory
 from showattendtell.settings import Node, format_value
+from showattendtell.text.vocabulary import Vocabulary, tokenized
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
 from showattendtell.training.interruption import TERMINATED, report_lost_workers
 from showattendtell.training.module import CaptioningModule
 from showattendtell.training.progress import MetricsFile, build_monitor
 from showattendtell.types import Example
-from showattendtell.visualization.tables import print_dataset, print_notes
 
 NEEDED = {"barebones": False, "enable_checkpointing": True}
 """Settings of the Trainer without whose value a run has no checkpoints or no logs."""

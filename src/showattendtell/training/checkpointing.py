@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from showattendtell.config.command_line import as_argument, as_command
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import save
+from showattendtell.loading.checkpoints import save
 from showattendtell.runtime.distributed import any_rank, gather, rank
 from showattendtell.runtime.files import BEST, LAST, PREVIOUS
 from showattendtell.training.interruption import RESUME, SignalHandler

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from showattendtell.data.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import ImageBatch
 from showattendtell.decoding.beam_search import BeamSearch
@@ -31,12 +30,13 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.models.kernels import device_module
+from showattendtell.results.tables import print_scores
 from showattendtell.runtime.distributed import gather, rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
+from showattendtell.text.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
 from showattendtell.types import Batch, BatchShard, ShardedBatch
-from showattendtell.visualization.tables import print_scores
 
 TRAINED = "training_sums"
 """Entry of a checkpoint with the sums of the training metrics of the epoch so far, by process."""

@@ -11,15 +11,15 @@ from typing import Any
 from showattendtell.config.compose import as_node, compose, to_plain
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import check_targets
-from showattendtell.data.vocabulary import Vocabulary
 from showattendtell.datamodules.datamodule import ReaderDataModule
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import METADATA_KEY, build_metadata, check_metadata, read_vocabulary
+from showattendtell.loading.checkpoints import METADATA_KEY, build_metadata, check_metadata, read_vocabulary
 from showattendtell.losses.caption import SoftLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
 from showattendtell.settings import describe_call
+from showattendtell.text.vocabulary import Vocabulary
 from showattendtell.training.optimizers import Cosine
 from showattendtell.types import Dataset
 

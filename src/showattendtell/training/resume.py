@@ -19,7 +19,7 @@ from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.config.trust import check_targets, literal
 from showattendtell.config.validation import find_targets, sentence
 from showattendtell.errors import UserError, listed
-from showattendtell.inference.checkpoints import METADATA_KEY, check_metadata, find_damage, load, read_checkpoint
+from showattendtell.loading.checkpoints import METADATA_KEY, check_metadata, find_damage, load, read_checkpoint
 from showattendtell.runtime.distributed import raise_together, rank
 from showattendtell.runtime.files import BEST, LAST, LOCK, METRICS, PREVIOUS, TIMES, UNFINISHED, expand_home, lock_file
 from showattendtell.settings import Node

@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from showattendtell.data.coco import CATEGORIES, names_of
 from showattendtell.errors import UserError
 from showattendtell.metrics.attention import CONTENT, word_class
-from showattendtell.runtime.files import atomic_write, expand_home, write_errors
+from showattendtell.readers.coco import CATEGORIES, names_of
+from showattendtell.runtime.files import atomic_write, expand_home, write_errors, write_new
 from showattendtell.settings import Dpi, Inches, PictureStyle, PositiveInt, Text, checked
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, PLAIN, UNGATED, Drawing, fill
-from showattendtell.visualization.result_files import write_bytes
 
 PICTURES = ("png", "svg", "pdf", "gif", "webp")
 """Formats of pictures."""
@@ -252,8 +251,9 @@ def make_entry(
 
 
 def write_page(page: Page, path: Path) -> Path:
-    """Write the page as one new file and return its path. See `write_bytes`."""
-    return write_bytes(render(page).encode(), path)
+    """Write the page as one new file and return its path. See `write_new`."""
+    [file] = write_new({path: render(page).encode()})
+    return file
 
 
 def render(page: Page, template: str = "page.html") -> str:

@@ -1,8 +1,6 @@
-"""Rendering of templates, and the model card: how a published model was trained, what it scores, its limitations."""
+"""Rendering of templates and what all pictures and pages share."""
 
-import json
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +11,6 @@ from PIL import Image
 
 from showattendtell.settings import PictureStyle
 from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.result_files import read_result
 
 DARKEST = 0.15
 """Brightness of the photograph where the attention is 0."""
@@ -83,40 +80,3 @@ def escape_latex(value: Any) -> Any:
 
 
 ESCAPES = {".md": escape_markdown, ".tex": escape_latex}
-
-
-def model_card(
-    card: Mapping[str, Any],
-    name: str = "",
-    license: str = "",
-    results: str | Path | Sequence[str | Path] = (),
-    data: str = "",
-    limitations: Sequence[str] = (),
-    note: str = "",
-) -> str:
-    """Return the model card of a model as Markdown. Texts of the checkpoint and of result files are escaped.
-
-    Args:
-        card: metadata of the model's checkpoint.
-        name: of the model; by default the data set that it was trained on and its attention.
-        license: of the weights, by its name on the hub.
-        results: result files of `evaluate`, whose scores are shown.
-        data: a sentence on who made the data, and under which terms.
-        limitations: of this model, in addition to those of all models of its kind.
-        note: what users should know, as the rest of a sentence about the model ("was trained on drawn shapes"). The
-            commands that caption photographs print it.
-    """
-    files = [results] if isinstance(results, str | Path) else results
-    choices = card["choices"]
-    default_name = f"{choices.get('dataset', 'own data')}, {choices.get('attention', 'own')} attention"
-    return fill(
-        "model_card.md",
-        card=card,
-        name=Markup(name) or default_name,
-        license=Markup(license or "unknown"),
-        data=Markup(data),
-        limitations=map(Markup, limitations),
-        note=Markup(note),
-        note_as_yaml=Markup(json.dumps(note)),
-        results=[read_result(Path(file)) for file in files],
-    )

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from showattendtell.data.vocabulary import EOS, PAD, SPECIAL, Vocabulary
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.losses.caption import SoftLoss, total
@@ -31,6 +30,7 @@ from showattendtell.models.interfaces import Packing
 from showattendtell.models.kernels.cross_entropy import OutputFeatures
 from showattendtell.models.kernels.parallel import CaptionGroups
 from showattendtell.models.kernels.recurrence import _Recurrence
+from showattendtell.text.vocabulary import EOS, PAD, SPECIAL, Vocabulary
 
 ON_GPU, INTERPRETED = torch.cuda.is_available(), os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if ON_GPU else "cpu"

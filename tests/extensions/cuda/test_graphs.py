@@ -14,7 +14,6 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from showattendtell import CaptioningModule, ShapesDataModule
-from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.extensions.cuda.steps import Graphs, StepGraphs, _alone_on_this_thread, fill_up
 from showattendtell.losses.caption import LossOutput, SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
@@ -23,6 +22,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.hard_attention import HardAttention
+from showattendtell.text.vocabulary import EOS, PAD
 from showattendtell.types import BatchShard
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -11,8 +11,6 @@ from numpy import ndarray
 from PIL import Image
 from small_models import VOCABULARY, Grids, small_captioner, small_model
 
-from showattendtell.data.images import MAX_ASPECT_RATIO, CropMode, Preprocessing, open_image
-from showattendtell.data.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import Confidence, rate_captions, unit_mean
 from showattendtell.decoding.decoding import Ensemble
@@ -20,7 +18,9 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs_of
 from showattendtell.extensions.export.run_onnx import assess as script_assess
 from showattendtell.extensions.export.run_onnx import beam_search, preprocess, sentence_of, start
+from showattendtell.images.reading import MAX_ASPECT_RATIO, CropMode, Preprocessing, open_image
 from showattendtell.models.kernels.parallel import plain_torch
+from showattendtell.text.tokenizers import CharacterTokenizer, SubwordTokenizer, Tokenizer, WordTokenizer
 
 SEARCH: dict[str, Any] = {
     "special": {"pad": 0, "start": 1, "eos": 2, "unk": 3},

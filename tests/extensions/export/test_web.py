@@ -17,12 +17,12 @@ from PIL import Image
 from repository import SHARED
 
 import showattendtell
-from showattendtell.data.images import CropMode, Preprocessing
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.graphs import ExportModel
 from showattendtell.extensions.export.packages import RUNTIME, VERSION, find_runtime, write_web
 from showattendtell.extensions.export.run_onnx import CaptionedPhotograph
+from showattendtell.images.reading import CropMode, Preprocessing
 from showattendtell.runtime.files import cache_folder
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, which make setup installs")

@@ -11,7 +11,7 @@ from showattendtell import load
 from showattendtell.config.compose import as_settings, compose
 from showattendtell.extensions.ray.captioning import CaptionWorker
 from showattendtell.extensions.ray.parquet import GROUP, ParquetFile
-from showattendtell.visualization.caption_rows import CaptionRow
+from showattendtell.results.rows import CaptionRow
 
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra ray")
 

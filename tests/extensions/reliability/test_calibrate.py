@@ -8,7 +8,7 @@ import pytest
 import torch
 from runs import Run, assert_done, assert_error
 
-from showattendtell.inference.checkpoints import CONFIDENCE
+from showattendtell.loading.checkpoints import CONFIDENCE
 
 
 @pytest.fixture(scope="session")

@@ -24,9 +24,9 @@ from showattendtell.extensions.reliability.confidence import (
     word_log_probs,
     write_calibrated,
 )
-from showattendtell.inference.checkpoints import CONFIDENCE
-from showattendtell.inference.loading import average, load_model, save_model_folder
 from showattendtell.inference.pipeline import CaptioningPipeline
+from showattendtell.loading.checkpoints import CONFIDENCE
+from showattendtell.loading.models import average, load_model, save_model_folder
 from showattendtell.types import Caption, Example
 
 FIGURES = Path(__file__).parents[3] / "docs/figures"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from runs import SIZES, Run, assert_done, held_out
 
-from showattendtell.data.shapes import read_shapes
+from showattendtell.readers.shapes import read_shapes
 
 
 def test_evaluation_scores_objects_and_baselines(run: Run, checkpoint: Path, folder: Path):

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from showattendtell.data.coco import CATEGORIES, mark_instances, plural
-from showattendtell.data.tokenizers import CharacterTokenizer, PlainTokenizer, Tokenizer, tokenize
-from showattendtell.data.vocabulary import SPECIAL, Vocabulary
 from showattendtell.extensions.reliability.hallucination import (
     CHAIR,
     HallucinationMetric,
@@ -20,7 +17,10 @@ from showattendtell.extensions.reliability.hallucination import (
     merge_synonyms,
 )
 from showattendtell.inference.evaluator import EvaluationRun, RunScores
-from showattendtell.inference.loading import LoadedModel
+from showattendtell.loading.models import LoadedModel
+from showattendtell.readers.coco import CATEGORIES, mark_instances, plural
+from showattendtell.text.tokenizers import CharacterTokenizer, PlainTokenizer, Tokenizer, tokenize
+from showattendtell.text.vocabulary import SPECIAL, Vocabulary
 from showattendtell.types import WHOLE, Caption, Dataset, Example, Phrase
 
 NAMES = coco_names()

@@ -10,7 +10,7 @@ from repository import SHARED
 from torchmetrics.functional.classification import binary_auroc
 
 from showattendtell import load
-from showattendtell.data.images import read_pixels
+from showattendtell.images.reading import read_pixels
 from showattendtell.inference.pipeline import CaptioningPipeline
 
 COCO, FLICKR = SHARED / "coco_mini", SHARED / "flickr8k"

@@ -9,7 +9,6 @@ from random_models import VOCABULARY, best, ended_captions, probabilities, rando
 from random_models import ranked as by_merit
 from torch import Tensor, nn
 
-from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Ensemble
 from showattendtell.decoding.sampling import Sampling
@@ -20,6 +19,7 @@ from showattendtell.losses.self_critical import log_prob
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.captioner import Captioner, shift_right
 from showattendtell.models.decoder import LSTMDecoder
+from showattendtell.text.vocabulary import EOS, PAD
 
 V, D, N, LAYERS, HEADS = 9, 5, 8, 3, 2
 OWNERS = torch.tensor([1, 0, 1, 0])

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from showattendtell.data.vocabulary import EOS, PAD
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models import decoder as decoder_module
@@ -18,6 +17,7 @@ from showattendtell.models.hard_attention import HardAttention
 from showattendtell.models.interfaces import Attention, AttentionCache, AttentionOutput, DecoderState, is_fused
 from showattendtell.models.kernels import attention as kernels
 from showattendtell.models.kernels import recurrence
+from showattendtell.text.vocabulary import EOS, PAD
 
 D, N, V = 7, 6, 11
 OWNERS = torch.tensor([2, 0, 1, 0, 2])

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from showattendtell.data.assembly import split_by_hash
-from showattendtell.data.tokenizers import tokenize
 from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.readers.assembly import split_by_hash
 from showattendtell.settings import Fraction, PositiveInt, Text
+from showattendtell.text.tokenizers import tokenize
 from showattendtell.types import Caption, Dataset, Example
 
 

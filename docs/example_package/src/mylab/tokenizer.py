@@ -1,6 +1,6 @@
 """A tokenizer of captions."""
 
-from showattendtell.data.tokenizers import Tokenizer, tokenize
+from showattendtell.text.tokenizers import Tokenizer, tokenize
 
 
 class HyphenTokenizer(Tokenizer):

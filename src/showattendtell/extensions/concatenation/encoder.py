@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from showattendtell.data.images import PIXELS
 from showattendtell.errors import UserError
+from showattendtell.images.reading import PIXELS
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.pretrained import state_hash
 from showattendtell.settings import NonNegativeFloat

@@ -12,10 +12,10 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from showattendtell.data.images import open_image
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError
 from showattendtell.extensions.dashboards.loggers import WandbDashboard
+from showattendtell.images.reading import open_image
 from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.metrics.ngrams import make_scorer
 from showattendtell.runtime.distributed import rank

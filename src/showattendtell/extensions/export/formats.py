@@ -10,12 +10,12 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from showattendtell.data.images import open_image
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.image_captioner import ImageCaptioner, ImageCaptionerEnsemble
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.graphs import ExportModel
+from showattendtell.images.reading import open_image
 from showattendtell.runtime.tracing import reason_of, to_onnx
 from showattendtell.visualization.rendering import EXAMPLES
 

@@ -9,20 +9,20 @@ from torch import Tensor, nn
 
 from showattendtell import __version__
 from showattendtell.config.schemas import model_groups
-from showattendtell.data.images import MAX_ASPECT_RATIO
-from showattendtell.data.vocabulary import PAD, SPECIAL, START, UNK
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import Confidence
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
 from showattendtell.extensions.export.settings import ExportSettings, Precision
-from showattendtell.inference.finding import find_model
-from showattendtell.inference.loading import load_model
+from showattendtell.images.reading import MAX_ASPECT_RATIO
+from showattendtell.loading.hub import find_model
+from showattendtell.loading.models import load_model
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import AttentionCache, DecoderState
 from showattendtell.models.kernels.attention import AdditiveKeys
 from showattendtell.runtime.files import WEIGHTS, sha256
+from showattendtell.text.vocabulary import PAD, SPECIAL, START, UNK
 
 SUPPRESSED_TOKENS = (PAD, START, UNK)
 """Tokens that no caption contains."""

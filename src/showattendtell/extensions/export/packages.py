@@ -18,7 +18,7 @@ from showattendtell.errors import UserError
 from showattendtell.extensions.export.formats import CARD, check_graphs, write_graphs
 from showattendtell.extensions.export.graphs import ExportModel, load_models
 from showattendtell.extensions.export.settings import ExportSettings
-from showattendtell.inference.finding import next_to, note_about
+from showattendtell.loading.hub import next_to, note_about
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.files import cache_folder, expand_home, new_folder, sha256, write_errors
 from showattendtell.runtime.tracing import lacks_onnx

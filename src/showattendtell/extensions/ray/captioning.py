@@ -9,7 +9,7 @@ from typing import Any
 from showattendtell.config.schemas import CaptionSettings
 from showattendtell.extensions.ray.extraction import require_ray, start_ray
 from showattendtell.inference.captioning import Captioned, RowCaptioner, load_captioners
-from showattendtell.visualization.caption_rows import CaptionRow
+from showattendtell.results.rows import CaptionRow
 
 BATCH_SIZE = 64
 """Photographs that a worker gets at a time. It captions fewer together, see `caption_all`."""

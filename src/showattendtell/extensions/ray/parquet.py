@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from showattendtell.errors import UserError
+from showattendtell.results.rows import CaptionRow, row_file
 from showattendtell.runtime.files import write_errors
-from showattendtell.visualization.caption_rows import CaptionRow, row_file
 
 GROUP = 1024
 """Number of rows that are written together."""

@@ -12,13 +12,13 @@ from torch.nn.functional import normalize
 
 from showattendtell.datamodules.datasets import ImageSource
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
-from showattendtell.inference.matching import MatchedCaptions, in_words
 from showattendtell.inference.predictions import evenly_spaced, read_grids, reference_sentences
+from showattendtell.loading.matching import MatchedCaptions, in_words
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.ngrams import ORDERS, Ngram, SentenceCIDErD, Weighted, count_ngrams
 from showattendtell.metrics.tokenizers import Words
+from showattendtell.results.tables import HEADINGS, Labels, print_notes, print_scores
 from showattendtell.types import Example
-from showattendtell.visualization.tables import HEADINGS, Labels, print_notes, print_scores
 
 CONSTANT, NEAREST = "constant", "nearest"
 LABELS = {CONSTANT: "best constant caption", NEAREST: "nearest neighbor's caption"}

@@ -17,21 +17,21 @@ from torch import Tensor
 
 from showattendtell.config.instantiate import find_source
 from showattendtell.config.schemas import EvaluationDataSettings
-from showattendtell.data.vocabulary import PAD, tokenized
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import CaptionDataset, ImageSource, ImageSourceFactory
 from showattendtell.decoding.confidence import CURVE_LIMIT, Confidence, unit_mean
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.checkpoints import CONFIDENCE, load, save
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
-from showattendtell.inference.finding import CARD
-from showattendtell.inference.loading import LoadedModel, save_model_folder
 from showattendtell.inference.predictions import evenly_spaced, outputs_by_batch, read_grids
+from showattendtell.loading.checkpoints import CONFIDENCE, load, save
+from showattendtell.loading.hub import CARD
+from showattendtell.loading.models import LoadedModel, save_model_folder
+from showattendtell.results.tables import Labels
 from showattendtell.runtime.distributed import rank
+from showattendtell.text.vocabulary import PAD, tokenized
 from showattendtell.training.module import CaptioningModule
 from showattendtell.types import Dataset, Example
-from showattendtell.visualization.tables import Labels
 
 DIRECTIONS = 64
 """Largest number of principal directions of the training images; they take 160 kB with 1280 channels in float16."""

@@ -30,8 +30,8 @@ from showattendtell.inference.predictions import read_grids
 from showattendtell.metrics.attention import CONTENT, center_prior, word_class
 from showattendtell.metrics.bootstrap import RESAMPLES, Array, ImageMeans, as_dicts, compare_with_first
 from showattendtell.models.captioner import Captioner
+from showattendtell.results.tables import Labels, Terminal, numeric_table
 from showattendtell.types import Example
-from showattendtell.visualization.tables import Labels, Terminal, numeric_table
 
 ATTENTION, RANDOM, CENTER = "attention", "random", "center"
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from torch import Tensor
 
-from showattendtell.data.coco import CATEGORIES, PLURALS, Name, find_names, names_of, plural
-from showattendtell.data.tokenizers import PlainTokenizer, tokenize
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, ask_for_boxes
 from showattendtell.metrics.attention import CONTENT, word_class
 from showattendtell.metrics.caption_scores import GatheredMetric, scalars
 from showattendtell.metrics.tokenizers import Caption, Words, split_captions
+from showattendtell.readers.coco import CATEGORIES, PLURALS, Name, find_names, names_of, plural
+from showattendtell.results.tables import Labels
+from showattendtell.text.tokenizers import PlainTokenizer, tokenize
 from showattendtell.types import Caption as ReferenceCaption
-from showattendtell.visualization.tables import Labels
 
 Names = Mapping[Name, str]
 """The object of each name, by the words of the name; empty for a name such as "train track" that is not an object."""

@@ -30,9 +30,9 @@ from sqlalchemy.engine import URL
 
 from showattendtell.config.validation import USER_ERRORS, sentence
 from showattendtell.errors import UserError, listed, printable
+from showattendtell.results.tables import Terminal
 from showattendtell.runtime.files import LAST, LOCK, file_lock
 from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ
-from showattendtell.visualization.tables import Terminal
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=ExperimentalWarning)  # Optuna calls heartbeats experimental

@@ -20,14 +20,14 @@ from starlette.formparsers import MultiPartParser
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
 
-from showattendtell.data.image_limits import FORMATS
-from showattendtell.data.images import decode_image
 from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.extensions.serving.schemas import CaptionForm, CaptionsResponse, WordResponse
 from showattendtell.extensions.serving.settings import ServeSettings
+from showattendtell.images.limits import FORMATS
+from showattendtell.images.reading import decode_image
 from showattendtell.inference.captioning import load_captioners
-from showattendtell.inference.finding import note_about
 from showattendtell.inference.pipeline import stacked
+from showattendtell.loading.hub import note_about
 from showattendtell.runtime.memory import LARGE_BLOCK, keep_freed_memory
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.figures import encode

@@ -14,8 +14,8 @@ def main(settings: CalibrateSettings) -> None:
     from showattendtell.decoding.beam_search import BeamSearch
     from showattendtell.errors import UserError
     from showattendtell.extensions.reliability.confidence import fit_on_data_set, write_calibrated
-    from showattendtell.inference.finding import find_model
-    from showattendtell.inference.loading import load_model
+    from showattendtell.loading.hub import find_model
+    from showattendtell.loading.models import load_model
     from showattendtell.runtime.files import WEIGHTS, expand_home, new_path, write_errors
 
     checkpoint = find_model(settings.checkpoint)
