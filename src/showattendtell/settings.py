@@ -159,7 +159,8 @@ def describe_call(call: Any) -> dict[str, Any] | None:
             value = {**inner, "_partial_": True}
         elif isinstance(value, tuple | Path):  # the weights-only unpickler of torch refuses paths, JSON has no tuples
             value = list(value) if isinstance(value, tuple) else str(value)
-        node[argument] = located(value, signature(function).parameters[argument].annotation)
+        annotation = signature(function).parameters[argument].annotation
+        node[argument] = value if isinstance(annotation, str) else validated(value, annotation)[0]
     return node
 
 
@@ -176,12 +177,15 @@ def leaves(path: str, node: Any) -> Iterator[tuple[str, Any]]:
         yield path, node
 
 
-def all_values(node: Any) -> Iterator[Any]:
-    """Yield plain data and all data in it, the keys of mappings included."""
-    yield node
-    inner = chain(node, node.values()) if isinstance(node, Mapping) else node
-    for value in inner if isinstance(node, Mapping | list | tuple) else ():
-        yield from all_values(value)
+def all_values(node: Any) -> list[Any]:
+    """Return plain data and all data in it, the keys of mappings included."""
+    found = [node]
+    for value in found:
+        if isinstance(value, Mapping):
+            found += chain(value, value.values())
+        elif isinstance(value, list | tuple):
+            found += value
+    return found
 
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -214,46 +218,40 @@ REASONS = {
 adapter_of = cache(TypeAdapter[Any])
 
 
-def find_faults(value: Any, annotation: Any) -> list[str]:
-    """Return what a value should be if its annotation does not allow it."""
-    try:
-        adapter_of(annotation).validate_python(value, strict=True)
-    except PydanticSchemaGenerationError:
-        return []
-    except ValidationError as error:
-        if isinstance(value, list) and any(fault["type"] == "tuple_type" for fault in error.errors()):
-            return find_faults(tuple(value), annotation)  # YAML has no tuples
-        faults = [REASONS.get(fault["type"], fault["msg"]) for fault in error.errors()]
-        return [re.sub(r"^\w+ should", "should", fault) for fault in faults]
-    return []
-
-
-def as_meant(value: Any, annotation: Any, root: str | None = None) -> Any:
-    """Return a value as its annotation asks for it: a single one as a list where only a list is allowed, and paths as
-    `located` returns them."""
-    is_single = find_faults(value, annotation) and not find_faults([value], annotation)
-    return located([value] if is_single else value, annotation, root)
-
-
-def located(value: Any, annotation: Any, root: str | None = None) -> Any:
-    """Return a text, or a list of texts, with the absolute paths of `Place` and `Source`; any other value as it is.
+def validated(value: Any, annotation: Any, root: str | None = None) -> tuple[Any, list[str]]:
+    """Return a value with the absolute paths of `Place` and `Source`, and what it should be if its annotation does not
+    allow it.
 
     Args:
         root: the folder where a `Source` is looked for first.
     """
-    is_text = value and all(isinstance(each, str) for each in (value if isinstance(value, list) else [value]))
-    if not is_text or isinstance(annotation, str) or find_faults(value, annotation):
-        return value
-    return adapter_of(annotation).validate_python(value, context={"root": root})
+    try:
+        return adapter_of(annotation).validate_python(value, strict=True, context={"root": root}), []
+    except PydanticSchemaGenerationError:
+        return value, []
+    except ValidationError as error:
+        faults = error.errors()
+    if isinstance(value, list) and any(fault["type"] == "tuple_type" for fault in faults):
+        return value, validated(tuple(value), annotation)[1]  # YAML has no tuples
+    reasons = [REASONS.get(fault["type"], fault["msg"]) for fault in faults]
+    return value, [re.sub(r"^\w+ should", "should", reason) for reason in reasons]
+
+
+def as_meant(value: Any, annotation: Any, root: str | None = None) -> Any:
+    """Return a value as its annotation asks for it: a single one as a list where only a list is allowed, and paths as
+    `validated` returns them."""
+    meant, faults = validated(value, annotation, root)
+    listed, others = validated([value], annotation, root) if faults else (meant, [])
+    return value if others else listed
 
 
 def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
     """Yield an error message if a setting or an argument has a value that its annotation does not allow."""
-    if faults := dict.fromkeys(find_faults(value, annotation)):
+    if faults := dict.fromkeys(validated(value, annotation)[1]):
         first, *others = faults
         reasons = [first, *(fault.removeprefix("should be ") for fault in others)]
         text = format_value(value)
-        is_text = isinstance(value, int | float) and not find_faults(text, annotation)
+        is_text = isinstance(value, int | float) and not validated(text, annotation)[1]
         hint = f"; quote a text of digits: '{path}=\"{text}\"'" if is_text else ""
         yield f"{path}={text} {' or '.join(reasons)}{hint}"
 

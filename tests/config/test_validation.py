@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.compose import compose
 from showattendtell.config.validation import checked, validate
@@ -156,7 +156,7 @@ def test_an_argument_in_python_is_refused_as_on_the_command_line(name: str, valu
     ],
 )
 def test_a_single_value_is_a_list_where_only_a_list_is_meant(command: str, arguments: list[str], name: str, value: Any):
-    assert OmegaConf.select(checked(compose(command, arguments)), name) == value
+    assert OmegaConf.select(DictConfig(checked(compose(command, arguments))), name) == value
 
 
 HERE = [
@@ -192,7 +192,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("name", "given", "meant"), HERE)
 def test_a_path_means_where_the_command_is_typed(here: Path, name: str, given: Any, meant: Any):
     config = checked(compose("train", ["dataset=custom", "dataset.root=data", f"{name}={format_value(given)}"]))
-    assert OmegaConf.select(config, name) == json.loads(json.dumps(meant).replace("HERE", str(here)))
+    assert OmegaConf.select(DictConfig(config), name) == json.loads(json.dumps(meant).replace("HERE", str(here)))
 
 
 @pytest.mark.parametrize("module", [Flickr8kDataModule, Flickr30kDataModule])

@@ -132,10 +132,9 @@ def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
     return dict(settings)
 
 
-def as_settings(config: DictConfig) -> Any:
+def as_settings(config: Mapping[str, Any]) -> Any:
     """Return a checked configuration as the object of its `_target_`, whose parts are nodes."""
     plain = to_plain(config)
-    plain.pop("hydra", None)
     return _as_dataclass(get_class(plain[TARGET]), plain)
 
 

@@ -124,7 +124,7 @@ def find_initial_checkpoint(settings: TrainSettings) -> InitialCheckpoint | None
     try:
         parts = [metadata["config"][part] for part in MODEL]  # the source is compared for these parts only
         record = as_record(settings)
-        check_targets(parts, file, list(find_targets(record)))
+        check_targets(parts, file, find_targets(record))
         return InitialCheckpoint(file, metadata, weights, model_differences(record, metadata["config"]), confidence)
     except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as error:
         raise UserError(f"{file} was altered since it was written ({sentence(error)}); train again") from None

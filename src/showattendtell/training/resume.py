@@ -155,7 +155,7 @@ def restore(config: DictConfig) -> DictConfig:
             f"{start.checkpoint} was altered, or is of another version, which differs in the settings "
             f"{listed(differing)}; install that version, or leave resume out"
         )
-    check_targets(to_plain(settings), start.checkpoint, list(find_targets(own)))
+    check_targets(to_plain(settings), start.checkpoint, find_targets(own))
     with read_write(about):
         about.runtime.choices.update(start.metadata["choices"])
     return settings
