@@ -5,7 +5,7 @@ import pytest
 
 from showattendtell.errors import UserError
 from showattendtell.loading.matching import MatchedCaptions, in_words, match
-from showattendtell.metrics.java import MetricError
+from showattendtell.metrics.tokenizers import MetricError
 from showattendtell.readers.formats import PLAIN
 from showattendtell.text.parsing import CaptionFile
 

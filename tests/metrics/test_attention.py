@@ -9,10 +9,11 @@ from showattendtell.metrics.attention import (
     GroundedWord,
     WordClasses,
     attention_statistics,
-    box_coverage,
+    boxes_on_grid,
     center_prior,
     centers_inside,
     compare_maps,
+    covered_areas,
     score_attention,
 )
 from showattendtell.text.vocabulary import EOS, PAD, SPECIAL, Vocabulary
@@ -91,11 +92,8 @@ def test_coverage_is_what_a_fine_raster_counts(seed: int):
     expected = drawn.reshape(rows, 840 // rows, columns, 840 // columns).mean(axis=(1, 3))
     seen = Box(0.2, 0.1, 0.6, 0.9)  # the same scene, moved into a part of the image
     moved = tuple(Box(0.2 + 0.4 * b.left, 0.1 + 0.8 * b.top, 0.2 + 0.4 * b.right, 0.1 + 0.8 * b.bottom) for b in boxes)
-    for look in (
-        GroundedWord(np.ones((rows, columns)), WHOLE, boxes),
-        GroundedWord(np.ones((rows, columns)), seen, moved),
-    ):
-        np.testing.assert_allclose(box_coverage(look), expected, atol=1e-9)
+    both = np.stack([boxes_on_grid(*each, rows, columns) for each in ((boxes, WHOLE), (moved, seen))])
+    np.testing.assert_allclose(covered_areas(both, rows, columns), [expected] * 2, atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -103,7 +101,7 @@ def test_cells_inside_are_those_whose_center_a_box_contains(seed: int):
     rng = np.random.default_rng(seed)
     corners = np.sort(rng.uniform(-0.2, 1.2, size=(3, 2, 2)), axis=1)
     boxes = tuple(Box(*corner.ravel()) for corner in corners)
-    inside = centers_inside(GroundedWord(np.ones((6, 9)), WHOLE, boxes))
+    inside = centers_inside(boxes_on_grid(boxes, WHOLE, 6, 9), 6, 9)
     for row, column in np.ndindex(6, 9):
         x, y = (column + 0.5) / 9, (row + 0.5) / 6
         assert inside[row, column] == any(b.left <= x <= b.right and b.top <= y <= b.bottom for b in boxes)

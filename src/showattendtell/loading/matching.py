@@ -7,8 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from showattendtell.errors import UserError, did_you_mean, listed
 from showattendtell.images.names import Names
-from showattendtell.metrics.java import MetricError
-from showattendtell.metrics.tokenizers import SCORING, split_sentences
+from showattendtell.metrics.tokenizers import SCORING, MetricError, split_sentences
 from showattendtell.readers.formats import PLAIN
 from showattendtell.runtime.files import sha256
 from showattendtell.text.parsing import CaptionFile, Sentences

@@ -89,6 +89,10 @@ class WordHits(NamedTuple):
     center: AttentionHit
 
 
+MAPS = ("model", "uniform", "center")
+"""The maps in `WordHits`."""
+
+
 def score_attention(words: Sequence[WordHits]) -> dict[str, Any]:
     """Return the mean scores over all words by their names in result files, 0 without words; rates in percent.
 
@@ -104,27 +108,25 @@ def score_attention(words: Sequence[WordHits]) -> dict[str, Any]:
             "pointing_game_words": len(scores),
         }
 
-    uniform, center = mean([word.uniform for word in words]), mean([word.center for word in words])
+    model, uniform, center = (mean([getattr(word, name) for word in words]) for name in MAPS)
     kinds = Counter(word.kind for word in words if word.kind).most_common()
     by_kind = {kind: mean([word.model for word in words if word.kind == kind]) for kind, _ in kinds}
-    return {
-        **mean([word.model for word in words]),
-        "attention_baselines": {"uniform": uniform, "center": center},
-        "attention_by_kind": by_kind,
-    }
+    return {**model, "attention_baselines": {"uniform": uniform, "center": center}, "attention_by_kind": by_kind}
 
 
 def compare_maps(word: GroundedWord) -> WordHits:
     """Score the attention map at a word, and the two that ignore the image on the same regions."""
-    inside, covered = centers_inside(word), box_coverage(word)
+    rows, columns = word.weights.shape
+    boxes = boxes_on_grid(word.boxes, word.seen, rows, columns)
+    inside, [covered] = centers_inside(boxes, rows, columns), covered_areas(boxes[np.newaxis], rows, columns)
 
     def score(weights: np.ndarray) -> AttentionHit:
         # The pointing game takes one maximum. Several equal maxima count by the fraction that hits, which is the
         # expectation of a random choice among them: a uniform map hits as often as its cells lie in the boxes.
         return AttentionHit(float(inside[weights == weights.max()].mean()), float((weights * covered).sum()))
 
-    uniform = np.full(word.weights.shape, 1 / word.weights.size)
-    return WordHits(word.kind, score(word.weights), score(uniform), score(center_prior(*word.weights.shape)))
+    uniform = np.full((rows, columns), 1 / word.weights.size)
+    return WordHits(word.kind, *map(score, (word.weights, uniform, center_prior(rows, columns))))
 
 
 SPREAD = 0.25
@@ -142,19 +144,11 @@ def center_prior(rows: int, columns: int) -> np.ndarray:
     return weights / weights.sum()
 
 
-def centers_inside(word: GroundedWord) -> np.ndarray:
-    """Return a mask (rows, columns): whether the center of each region lies in one of the boxes."""
-    rows, columns = word.weights.shape
-    y, x = np.arange(rows)[:, None] + 0.5, np.arange(columns) + 0.5
-    boxes = boxes_on_grid(word.boxes, word.seen, rows, columns).tolist()
-    inside = [(left <= x) & (x <= right) & (top <= y) & (y <= bottom) for left, top, right, bottom in boxes]
-    return np.any(inside, axis=0)
-
-
-def box_coverage(word: GroundedWord) -> np.ndarray:
-    """Return the exact fraction (rows, columns) of each region's area that the union of the boxes covers."""
-    rows, columns = word.weights.shape
-    return covered_areas(boxes_on_grid(word.boxes, word.seen, rows, columns)[np.newaxis], rows, columns)[0]
+def centers_inside(boxes: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Return a mask (rows, columns): whether the center of each cell lies in one of the boxes (M, 4), in cells."""
+    y, x = np.arange(rows)[:, np.newaxis] + 0.5, np.arange(columns) + 0.5
+    left, top, right, bottom = boxes.T[..., np.newaxis, np.newaxis]
+    return ((left <= x) & (x <= right) & (top <= y) & (y <= bottom)).any(axis=0)
 
 
 def covered_areas(boxes: np.ndarray, rows: int, columns: int) -> np.ndarray:

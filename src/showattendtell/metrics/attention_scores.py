@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from showattendtell.metrics.attention import AttentionHit, GroundedWord, compare_maps
-
-MAPS = ("model", "uniform", "center")
+from showattendtell.metrics.attention import MAPS, AttentionHit, GroundedWord, compare_maps
 
 
 class _AttentionScore(Metric):

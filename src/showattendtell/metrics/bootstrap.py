@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from showattendtell.metrics.java import MetricError
+from showattendtell.metrics.tokenizers import MetricError
 
 Array = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ class SufficientStatistics(ABC):
         """Return the scores (N,) of each caption alone, by name: those of a corpus of its image; rates in percent."""
         num_images = len(self.by_image)
         corpora = [self.scores(np.eye(1, num_images, k=image)) for image in range(num_images)]
-        return {name: np.concatenate([scores[name] for scores in corpora]) for name in (corpora or [{}])[0]}
+        return {name: np.concatenate([scores[name] for scores in corpora]) for name in corpora[0]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +62,10 @@ class ImageMeans(SufficientStatistics):
 
 def corpus_scores(measured: Iterable[SufficientStatistics]) -> dict[str, float]:
     """Return the scores of the original corpus, in which every image counts once."""
-    corpus: dict[str, float] = {}
+    scores: dict[str, Array] = {}
     for metric in measured:
-        for name, [score] in metric.scores(np.ones((1, len(metric.by_image)))).items():
-            corpus[name] = float(score)
-    return corpus
+        scores |= metric.scores(np.ones((1, len(metric.by_image))))
+    return {name: float(score) for name, [score] in scores.items()}
 
 
 DIGITS = 4
@@ -121,11 +120,8 @@ def resample(measured: Mapping[str, SufficientStatistics], copies: Array) -> Res
 
     Pass the same counts for every system that is compared: the test is paired.
     """
-    resampled: Resampled = {}
-    for statistics in measured.values():
-        corpus, resamples = statistics.scores(np.ones((1, copies.shape[1]))), statistics.scores(copies)
-        resampled |= {name: np.concatenate([corpus[name], resamples[name]]) for name in corpus}
-    return resampled
+    corpora = np.vstack([np.ones(copies.shape[1]), copies])
+    return {name: values for metric in measured.values() for name, values in metric.scores(corpora).items()}
 
 
 RESAMPLES = 1_000
@@ -143,7 +139,7 @@ def intervals(
     return {name: _limits(values[1:]) for name, values in resampled.items()}
 
 
-def _limits(values: Array) -> tuple[float, float]:
+def _limits(values: Sequence[float] | Array) -> tuple[float, float]:
     """Return the limits between which 95 % of the values are."""
     low, high = np.percentile(values, (2.5, 97.5)).tolist()
     return low, high
@@ -168,10 +164,9 @@ def compare(a: Resampled, b: Resampled) -> Comparison:
     """Return the differences, b minus a, of all scores that both have."""
     comparison = {}
     for name in [name for name in a if name in b]:
-        differences = b[name] - a[name]
-        resamples = differences[1:]
-        higher = np.mean(resamples > 0) + np.mean(resamples == 0) / 2
-        comparison[name] = Difference(float(differences[0]), *_limits(resamples), float(higher))
+        difference, *resamples = b[name] - a[name]
+        higher = np.mean(np.heaviside(resamples, 0.5))
+        comparison[name] = Difference(float(difference), *_limits(resamples), float(higher))
     return comparison
 
 

@@ -20,10 +20,9 @@ from torchmetrics.utilities import dim_zero_cat
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_scores
 from showattendtell.metrics.diversity import diversity, ending_rates
-from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.meteor import measure_meteor
 from showattendtell.metrics.ngrams import measure_bleu, measure_cider
-from showattendtell.metrics.tokenizers import Caption, CaptionPair, pair_up, split_captions
+from showattendtell.metrics.tokenizers import Caption, CaptionPair, MetricError, pair_up, split_captions
 
 
 class GatheredMetric(Metric):

@@ -9,8 +9,7 @@ import numpy as np
 from pycocoevalcap.meteor.meteor import Meteor
 
 from showattendtell.metrics.bootstrap import Array, SufficientStatistics
-from showattendtell.metrics.java import ENGLISH, MetricError, find_java
-from showattendtell.metrics.tokenizers import CaptionPair
+from showattendtell.metrics.tokenizers import ENGLISH, CaptionPair, MetricError, find_java
 from showattendtell.text.tokenizers import are_unspaced
 
 

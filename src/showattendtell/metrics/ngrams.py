@@ -48,13 +48,7 @@ Counts = list[Counter[tuple[Item, ...]]]
 
 
 def count_ngrams(words: Sequence[Item]) -> Counts[Item]:
-    """Count the n-grams of a caption: of its words, or of their ids.
-
-    Raises:
-        TypeError: The caption is a string, whose characters would be counted.
-    """
-    if isinstance(words, str):
-        raise TypeError(f"the caption {words[:60]!r} is a string; split it into words")
+    """Count the n-grams of a caption: of its words, or of their ids."""
     return [Counter(zip(*(words[first:] for first in range(n)), strict=False)) for n in range(1, ORDERS + 1)]
 
 

