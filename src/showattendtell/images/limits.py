@@ -92,24 +92,20 @@ class CostlyImageError(ValueError):
     """An image takes too long to decode. The message completes the sentence 'image NAME ...'."""
 
 
-class LargeImageError(CostlyImageError):
-    """An image has too many pixels."""
-
-    def __init__(self, max_pixels: float, is_baseline: bool = False):
-        others = "" if is_baseline else " or a baseline JPEG of one scan"
-        super().__init__(f"has more than {max_pixels / 1e6:g} million pixels; give a smaller copy{others}")
+def too_large(max_pixels: float, is_baseline: bool = False) -> CostlyImageError:
+    """Return the error for an image of too many pixels."""
+    others = "" if is_baseline else " or a baseline JPEG of one scan"
+    return CostlyImageError(f"has more than {max_pixels / 1e6:g} million pixels; give a smaller copy{others}")
 
 
 class CountingReader(io.BufferedReader):
     """File that raises `CostlyImageError` after `READS` calls of `read`."""
 
-    def __init__(self, raw: Any):
-        super().__init__(raw)
-        self._reads = 0
+    reads = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
-        self._reads += 1
-        if self._reads > READS:
+        self.reads += 1
+        if self.reads > READS:
             raise CostlyImageError("is stored in too many small parts; save it again in an image editor")
         return super().read(size)
 
@@ -128,15 +124,15 @@ def bounded_open(raw: Any, max_pixels: float = MAX_PIXELS, decoded: bool = True)
     Raises:
         CostlyImageError: the image exceeds a limit.
     """
-    if decoded and raw.read(3) == b"\xff\xd8\xff":
-        raw.seek(0)
-        check_jpeg(raw.read())
+    is_jpeg = raw.read(3) == b"\xff\xd8\xff"
     raw.seek(0)
+    if is_jpeg and decoded:
+        check_jpeg(raw.read())
+        raw.seek(0)
     reader = CountingReader(raw)
-    for kind, values in _tags(reader):
-        if kind not in BYTE_TYPES and values > TAG_VALUES:
-            raise CostlyImageError(f"is a TIFF with {values:,} values in one tag; save it again as PNG or JPEG")
-    with _open(reader) as image:
+    _check_tiff(reader)
+    reader.seek(0)
+    with _open(reader, is_jpeg) as image:
         if image.width * image.height > max_pixels:
             _reduce(image, max_pixels)
         if image.info.get("compression") in SLOW_COMPRESSION.get(image.format or "", ()):
@@ -145,21 +141,20 @@ def bounded_open(raw: Any, max_pixels: float = MAX_PIXELS, decoded: bool = True)
         yield image
 
 
-def _open(reader: CountingReader) -> Image.Image:
+def _open(reader: CountingReader, is_jpeg: bool) -> Image.Image:
     Image.init()
-    reader.seek(0)
     try:
+        if is_jpeg:
+            return JpegImageFile(reader)  # without Pillow's limit of pixels, see `_reduce`
         return Image.open(reader, formats=[name for name in FORMATS if name in Image.OPEN])
     except Image.DecompressionBombError:
+        raise too_large(MAX_PIXELS) from None
+    except (UnidentifiedImageError, SyntaxError):
         reader.seek(0)
-        if reader.read(2) != b"\xff\xd8":
-            raise LargeImageError(MAX_PIXELS) from None
+        head = reader.read(12)
         reader.seek(0)
-        return JpegImageFile(reader)  # without Pillow's limit, see `_reduce`
-    except UnidentifiedImageError:
-        reader.seek(0)
-        if not HEIF.match(reader.read(12)):
-            raise
+        if not HEIF.match(head):
+            raise OSError("it is empty or of no known image format") from None
         if "HEIF" in Image.OPEN:
             raise OSError("it is a damaged HEIC photograph") from None
         try:
@@ -167,20 +162,20 @@ def _open(reader: CountingReader) -> Image.Image:
         except ImportError:
             raise CostlyImageError(f"is a HEIC photograph, which needs the package pillow-heif; run {HEIC}") from None
         register_heif_opener()
-        return _open(reader)
+        return _open(reader, is_jpeg)
 
 
 def _reduce(image: Image.Image, max_pixels: float) -> None:
     """Have a baseline JPEG decoded at a half, a quarter or an eighth of its size.
 
     Raises:
-        LargeImageError: it is too large even then, or has another format.
+        CostlyImageError: it is too large even then, or has another format.
     """
     pixels, most = image.width * image.height, min(max_pixels, 1e6 * MEGAPIXELS)
     factor = next((factor for factor in (2, 4, 8) if pixels / factor**2 <= 0.99 * most), None)
     is_baseline = isinstance(image, JpegImageFile) and "progressive" not in image.info
     if factor is None or not is_baseline:
-        raise LargeImageError(max_pixels, is_baseline)
+        raise too_large(max_pixels, is_baseline)
     image.draft(None, (image.width // factor, image.height // factor))
 
 
@@ -189,8 +184,8 @@ def _check_exif(num_bytes: int) -> None:
         raise CostlyImageError(f"has more than {EXIF_BYTES:,} bytes of EXIF data; save it again without them")
 
 
-def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:
-    """Yield (type, number of values) of each tag in a TIFF's first directory; nothing for other files."""
+def _check_tiff(reader: CountingReader) -> None:
+    """Raise `CostlyImageError` for a TIFF with too many values in a tag of its first directory."""
     # A header is the byte order, the version (42, or 43 for BigTIFF) and the offset of the first directory. A directory
     # is a count and entries of 12 bytes: tag (2), type (2), number of values (4), value or offset (4).
     head = reader.read(8)
@@ -201,37 +196,39 @@ def _tags(reader: CountingReader) -> Iterator[tuple[int, int]]:
         raise CostlyImageError("is a BigTIFF; save it again as TIFF, PNG or JPEG")
     (offset,) = struct.unpack_from(f"{order}L", head, 4)
     reader.seek(offset)
-    length = reader.read(2)
-    if len(length) == 2:
-        directory = reader.read(12 * struct.unpack(f"{order}H", length)[0])
-        yield from struct.iter_unpack(f"{order}2xHL4x", directory[: len(directory) // 12 * 12])
+    (entries,) = struct.unpack(f"{order}H", reader.read(2).ljust(2, b"\0"))
+    directory = reader.read(12 * entries)
+    for kind, values in struct.iter_unpack(f"{order}2xHL4x", directory[: len(directory) // 12 * 12]):
+        if kind not in BYTE_TYPES and values > TAG_VALUES:
+            raise CostlyImageError(f"is a TIFF with {values:,} values in one tag; save it again as PNG or JPEG")
 
 
-def check_jpeg(content: bytes | bytearray) -> None:
+def check_jpeg(content: bytes) -> None:
     """Raise `CostlyImageError` for a JPEG that takes too long to decode.
 
     A scan of a few bytes is a pass over all pixels.
     """
-    scans = pixels = exif = components = 0
-    is_streamed = True  # else the decoder holds the coefficients of all pixels in memory
+    scans = pixels = exif = 0
+    components, is_streamed = b"", True  # else the decoder holds the coefficients of all pixels in memory
     for i, (marker, start, end) in enumerate(_segments(content)):
         if i >= SEGMENTS:
             raise CostlyImageError(f"has more than {SEGMENTS:,} segments; save it again in an image editor")
         if marker in FRAMES:
-            # a frame header: length (2 bytes), precision (1), height (2), width (2)
+            # a frame header: length (2 bytes), precision (1), height (2), width (2), number of components (1)
             height, width = struct.unpack(">HH", content[start + 3 : start + 7].ljust(4, b"\0"))
             pixels = max(pixels, width * height)
-            components = content[start + 7] if start + 7 < len(content) else 0
+            components = content[start + 7 : start + 8]
             is_streamed &= marker in SEQUENTIAL
             if marker in ARITHMETIC:  # where a few bytes describe any number of coefficients
                 raise CostlyImageError("is a JPEG with arithmetic coding; save it again in an image editor")
         scans += marker == SCAN
-        is_streamed &= marker != SCAN or content[start + 2 : start + 3] == bytes([components])
-        exif += end - start if marker == EXIF and content[start + 2 : start + 6] == b"Exif" else 0
+        is_streamed &= marker != SCAN or content[start + 2 : start + 3] == components
+        if marker == EXIF and content[start + 2 : start + 6] == b"Exif":
+            exif += end - start
     _check_exif(exif)
     max_pixels = REDUCED_PIXELS if is_streamed else MAX_PIXELS
     if pixels > max_pixels:
-        raise LargeImageError(max_pixels, is_streamed)
+        raise too_large(max_pixels, is_streamed)
     max_scans = max(1, min(SCANS, SCAN_PIXELS // max(pixels, 1)))
     if scans > max_scans:
         raise CostlyImageError(
@@ -239,13 +236,11 @@ def check_jpeg(content: bytes | bytearray) -> None:
         )
 
 
-def _segments(content: bytes | bytearray) -> Iterator[tuple[int, int, int]]:
+def _segments(content: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield (marker, start, end) of each segment up to the end of the image; coded data after a segment are skipped."""
     position = 2
-    while match := MARKER.search(content, position):
-        marker, start = match[1][0], match.end()
-        length = 0 if marker == START else int.from_bytes(content[start : start + 2])
-        if marker == END:
-            return
-        position = start + (max(length, 2) if marker != START else 0)
+    while (match := MARKER.search(content, position)) and (marker := match[1][0]) != END:
+        start = match.end()
+        length = 0 if marker == START else max(int.from_bytes(content[start : start + 2]), 2)
+        position = start + length
         yield marker, start, position

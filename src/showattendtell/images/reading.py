@@ -12,7 +12,7 @@ from typing import IO, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps
 from pydantic import Field
 from torch import Tensor
 from torchvision import io
@@ -77,8 +77,8 @@ def read_pixels(path: str | Path) -> Tensor:
     """
     # torchvision decodes JPEGs faster than Pillow, but does not rotate them and lacks some color spaces
     with _opened(path) as image:
-        is_whole = not getattr(image, "decoderconfig", ())  # see `bounded_open`
-        if image.format == "JPEG" and is_whole and image.mode in ("RGB", "L") and _orientation(image) == 1:
+        is_reduced = getattr(image, "decoderconfig", ())  # see `bounded_open`
+        if image.format == "JPEG" and not is_reduced and image.mode in ("RGB", "L") and _orientation(image) == 1:
             content = torch.from_numpy(np.fromfile(path, dtype=np.uint8))
             # torchvision announced a release without decoders. Pillow decides whether a file is broken.
             with suppress(AttributeError, RuntimeError):
@@ -113,10 +113,7 @@ def fetch_image(url: str) -> Image.Image:
 
     content, deadline = bytearray(), time.monotonic() + SECONDS
     try:
-        with (
-            requests.Session() as session,
-            session.get(url, headers=HEADERS, stream=True, timeout=STALLED) as response,
-        ):
+        with requests.get(url, headers=HEADERS, stream=True, timeout=STALLED) as response:
             response.raise_for_status()
             # `read1` returns what has come, so that a slow server does not delay the check of the time
             while chunk := response.raw.read1(2**16):
@@ -152,18 +149,15 @@ def _reported(name: str | Path) -> Iterator[None]:
         raise UserError(f"image {name} {error}") from None
     except Exception as error:  # Pillow's readers have no common error for damaged files
         reason = getattr(error, "strerror", None) or first_line(error).removesuffix(".")
-        if isinstance(error, UnidentifiedImageError):
-            reason = "it is empty or of no known image format"
         raise UserError(f"image {name} cannot be read ({reason}); repair or replace the file") from None
 
 
 def _orientation(image: Image.Image) -> int:
     """Return the EXIF orientation; 1 (upright) if it is missing or invalid."""
-    try:
+    with suppress(Exception):  # damaged EXIF data do not affect pixels
         number = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # damaged EXIF data do not affect pixels
-        return 1
-    return number if number in range(1, 9) else 1
+        return number if number in range(1, 9) else 1
+    return 1
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
@@ -374,10 +368,10 @@ def _from_pixels(pixels: np.ndarray, given_shape: Sequence[int]) -> Image.Image:
         raise UserError(
             f"pixels of shape {tuple(given_shape)} are not a photograph; give an array (H, W, 3) or a tensor (3, H, W)"
         )
-    is_float = np.issubdtype(image.dtype, np.floating)
-    if is_float and image.min() >= 0 and image.max() <= 1:
+    is_float, least, most = np.issubdtype(image.dtype, np.floating), image.min(), image.max()
+    if is_float and least >= 0 and most <= 1:
         image = np.rint(image * 255).astype(np.uint8)
     if image.dtype != np.uint8:
-        values = f" from {image.min():g} to {image.max():g}" if is_float else ""
+        values = f" from {least:g} to {most:g}" if is_float else ""
         raise UserError(f"pixels are {image.dtype}{values}; give uint8 from 0 to 255, or floats from 0 to 1")
     return upright_rgb(Image.fromarray(image.squeeze(2) if image.shape[2] == 1 else image))

@@ -43,15 +43,15 @@ def find_caption_files(patterns: str | Sequence[str]) -> list[Path]:
     Raises:
         UserError: a pattern matches no file.
     """
-    files: list[Path] = []
+    files: dict[Path, None] = {}
     for name in [patterns] if isinstance(patterns, str) else patterns:
         path = expand_home(name)
         is_file = path.exists() or not set(name) & set("*?[")
         matches = [path] if is_file else sorted(map(Path, glob(str(path), recursive=True)))
         if not matches:
             raise UserError(f"no file matches {name}")
-        files += matches
-    return list(dict.fromkeys(files))
+        files |= dict.fromkeys(matches)
+    return list(files)
 
 
 def read_all(paths: Iterable[Path]) -> dict[Path, CaptionFile]:
@@ -121,9 +121,10 @@ def parse_rows(text: str, delimiter: str, quoting: Any = csv.QUOTE_MINIMAL) -> I
     lines, first = StringIO(text, newline="\n"), 1
     rows = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True, quoting=quoting)
     try:
-        for cells in rows:
-            if any(map(str.strip, cells)):
-                yield first, list(map(str.strip, cells))
+        for row in rows:
+            cells = [cell.strip() for cell in row]
+            if any(cells):
+                yield first, cells
             first = rows.line_num + 1
     except csv.Error:
         advice = "put the whole cell into quotes, and double each quote within it"
@@ -167,12 +168,11 @@ def _read_table(path: Path, text: str) -> CaptionFile:
     if len({name.lower() for name in names}) < len(names):
         raise UserError(f"{path}, line 1: two columns have one name; rename one")
     columns, entries = find_columns(tuple(names)), list[Entry]()
-    ends_with_caption = columns is not None and columns[1] == names[-1:]
+    ends_with_caption, last = columns is not None and columns[1] == names[-1:], len(names) - 1
     for line, cells in rows[names == rows[0][1] :]:
-        excess = len(cells) - len(names)
-        if excess > 0 and ends_with_caption and delimiter != "\t":  # commas in the caption
-            cells[len(names) - 1 :] = [f"{delimiter} ".join(cells[len(names) - 1 :])]
-        elif excess == -1 and delimiter == "|":  # as in a line of Kaggle's Flickr30k: `a.jpg| 4   A dog`
+        if len(cells) > len(names) and ends_with_caption and delimiter != "\t":  # commas in the caption
+            cells[last:] = [f"{delimiter} ".join(cells[last:])]
+        elif len(cells) == last and delimiter == "|":  # as in a line of Kaggle's Flickr30k: `a.jpg| 4   A dog`
             cells[-1:] = re.split(r"\s{2,}", cells[-1], maxsplit=1)
         if len(cells) != len(names):
             raise UserError(
@@ -190,10 +190,10 @@ def _read_table(path: Path, text: str) -> CaptionFile:
 
 
 def _has_rows(caption: str, image: str, delimiter: str) -> bool:
-    """Return whether a caption of several lines has the name of an image as a cell."""
-    suffix, end = PurePath(image).suffix, rf"[{re.escape(delimiter)}\n]"
-    name = rf"[^{re.escape(delimiter)}\n]*{re.escape(suffix)}" if suffix else r"\d+"
-    return "\n" in caption and re.search(rf"{end} *{name} *{end}", caption) is not None
+    """Return whether a caption of several lines has a cell with the suffix of the image, or a number if it has none."""
+    suffix = PurePath(image).suffix
+    cells = re.split(rf"\s*[{delimiter}\n]\s*", caption) if "\n" in caption else []
+    return any(cell.endswith(suffix) if suffix else cell.isdecimal() for cell in cells)
 
 
 def _read_records(records: Any, path: Path) -> list[Entry]:
@@ -257,13 +257,13 @@ class CocoImage:
 
 def _read_coco(path: Path, content: dict[str, Any]) -> CaptionFile:
     """Read COCO's reference captions. Images have the names of their files, and their numbers as aliases."""
-    images, annotations = content.pop("images"), content.pop("annotations")
+    images, annotations = content["images"], content["annotations"]
     checked = check_layout(images, list[CocoImage], f"{path} is not in COCO's layout")
     names = {image.id: image.file_name or image.id for image in checked}
     _refuse_duplicates([image.id for image in checked], path)
     _refuse_duplicates(names.values(), path)
-    named = zip(names.items(), images, strict=True)
-    entries = [Entry(f"{path}, image {number}", name, [], fields) for (number, name), fields in named]
+    named = zip(names.values(), images, strict=True)
+    entries = [Entry(f"{path}, image {name}", name, [], fields) for name, fields in named]
     for entry in _read_records(annotations, path):
         if entry.image not in names:
             raise UserError(f"{path} has a caption for image {entry.image}, which it does not list; add it to images")

@@ -1,11 +1,9 @@
 """Read text and JSON files, and collect the captions and splits of the records of a caption file."""
 
 import re
-from ast import literal_eval
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -14,7 +12,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, Val
 from pydantic_core import from_json
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
-from showattendtell.errors import UserError, did_you_mean
+from showattendtell.errors import UserError
 from showattendtell.runtime.files import read_regular
 
 Layout = TypeVar("Layout")
@@ -156,11 +154,12 @@ def _whole(number: Any) -> Any:
 
 
 def _as_list(said: Any) -> Any:
-    """Return captions as a list: one or several, each a text, a list in a text (`["A dog", "It barks"]`, as JSON or as
-    pandas writes it), or an object such as `{"caption": ...}`."""
-    if isinstance(said, str) and said.startswith(("['", '["')) and said.endswith(("']", '"]')):
-        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):  # it is a caption then
-            said = literal_eval(said)
+    """Return captions as a list: one or several, each a text, JSON of a list in a text, or an object such as
+    `{"caption": ...}`."""
+    if isinstance(said, str) and said.startswith('["'):
+        said = from_json(said)
+    elif isinstance(said, str) and said.startswith("['"):
+        raise ValueError("a list as Python prints it; write it as JSON")
     if isinstance(said, list):
         return [caption for one in said for caption in _as_list(one)]
     if isinstance(said, dict) and not any(map(is_split_field, said)) and (columns := find_columns(("image", *said))):
@@ -254,9 +253,8 @@ def _split_fields(entries: Sequence[Entry]) -> list[str]:
     splits = defaultdict[str, set[str | None]](set)
     for entry in entries:
         for name, value in entry.fields.items():
-            # a field with a split by its name counts as one with all values
-            splits[name] |= SPLIT_NAMES.keys() if is_split_field(name) else {_to_split(value)}
-    return [name for name, found in splits.items() if len(found & SPLIT_NAMES.keys()) > 1]
+            splits[name].add(_to_split(value))
+    return [name for name, found in splits.items() if is_split_field(name) or len(found - {"", None}) > 1]
 
 
 def _split_of(entry: Entry, split_fields: Sequence[str]) -> str | None:
@@ -268,9 +266,10 @@ def _split_of(entry: Entry, split_fields: Sequence[str]) -> str | None:
     named = {name: _to_split(entry.fields[name]) for name in split_fields if name in entry.fields}
     for name, split in named.items():
         if split is None:
-            value = entry.fields[name]
-            hint = did_you_mean(str(value), SPLIT_NAMES)
-            raise UserError(f"{entry.origin}: {name}={value} is not a split{hint}; rename the field if it is none")
+            raise UserError(
+                f"{entry.origin}: {name}={entry.fields[name]} is not a split, as train, val or test; rename the field "
+                "if it is none"
+            )
     if len({*named.values()}) > 1:
         raise UserError(f"{entry.origin}: {' and '.join(named)} name different splits; keep one of the fields")
     return next(iter(named.values()), None)
@@ -290,8 +289,9 @@ def collect(form: str, found: Iterable[Entry], path: Path) -> CaptionFile:
         captions.setdefault(entry.image, []).extend(entry.captions)
         split = _split_of(entry, split_fields)
         if split is not None and split != split_of.setdefault(entry.image, split):
-            places = [f"in the split '{name}'" if name else "in no split" for name in (split, split_of[entry.image])]
-            raise UserError(f"{entry.origin}: image {entry.image} is {places[0]}, and {places[1]} before")
+            raise UserError(
+                f"{entry.origin}: image {entry.image} is in '{split}', and in '{split_of[entry.image]}' before"
+            )
     if not any(split_of.values()):
         return CaptionFile(form, captions)
     for image in captions:

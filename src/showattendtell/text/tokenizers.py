@@ -15,14 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from inspect import signature
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import regex  # type: ignore[import-untyped]
-from pydantic import StrictInt
-from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
-from showattendtell.errors import UserError
-from showattendtell.text.parsing import check_layout
+from showattendtell.errors import UserError, first_line
 
 _QUOTES = "\u2018\u2019\u201c\u201d\u2026"  # ‘ ’ “ ” …
 _CONTROLS = "".join(map(chr, [*range(0x20), *range(0x7F, 0xA0)]))
@@ -210,18 +207,6 @@ class CharacterTokenizer(Tokenizer):
 _UNKNOWN = "<unk>"
 
 
-class _Model(TypedDict):
-    type: Literal["BPE"]
-    vocab: dict[str, StrictInt]
-    merges: list[tuple[str, str]]
-
-
-class _State(TypedDict):
-    """The fields of the JSON of Hugging Face tokenizers that are read, for pydantic."""
-
-    model: _Model
-
-
 class SubwordTokenizer(Tokenizer):
     """Parts of words by byte-pair encoding (Sennrich et al. 2016), learned from the training captions.
 
@@ -259,7 +244,7 @@ class SubwordTokenizer(Tokenizer):
         if self._trained is None:
             return None
         ids = self._trained.get_vocab(with_added_tokens=False)
-        return tuple(token for token in sorted(ids, key=lambda token: ids[token]) if token != _UNKNOWN)
+        return tuple(sorted(ids, key=ids.__getitem__)[1:])  # without `<unk>`
 
     def state(self) -> dict[str, Any]:
         """Return the JSON that `tokenizers.Tokenizer.from_str` reads."""
@@ -269,15 +254,13 @@ class SubwordTokenizer(Tokenizer):
         """Restore the tokens and merges of `state`. The rest is ignored: it could hold costly regular expressions."""
         from tokenizers import models
 
-        model = check_layout(state, _State, "the tokenizer was altered")["model"]
         try:
-            if sorted(model["vocab"].values()) != list(range(len(model["vocab"]))):
-                raise ValueError("its ids are not 0, 1, 2, ...")
-            if model["vocab"].get(_UNKNOWN) != 0:
-                raise ValueError(f"its first token is not {_UNKNOWN}")
-            self._trained = _byte_pair_encoding(models.BPE(model["vocab"], model["merges"], unk_token=_UNKNOWN))
+            vocab, merges = state["model"]["vocab"], [(first, second) for first, second in state["model"]["merges"]]
+            if sorted(vocab.values()) != list(range(len(vocab))) or vocab[_UNKNOWN] != 0:
+                raise ValueError(f"its ids are not 0, 1, 2, ..., of which {_UNKNOWN} has the first")
+            self._trained = _byte_pair_encoding(models.BPE(vocab, merges, unk_token=_UNKNOWN))
         except Exception as error:  # the package raises no type of its own
-            raise UserError(str(error)) from None
+            raise UserError(f"the tokenizer was altered ({first_line(error)})") from None
 
 
 def _byte_pair_encoding(model: Any) -> Any:
