@@ -13,8 +13,8 @@ from slow_cases import slow_after
 from small_training import small_config, small_run
 from wandb_files import artifact_of, figures_of, read_wandb
 
-from showattendtell.extensions.dashboards import callback
-from showattendtell.extensions.dashboards.callback import CaptionPanels
+from showattendtell.extensions.dashboards import wandb
+from showattendtell.extensions.dashboards.wandb import CaptionPanels
 from showattendtell.runtime.files import BEST
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def photographs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The small data set has none."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(callback, "open_image", lambda _: Image.new("RGB", (400, 200), "red"))
+    monkeypatch.setattr(wandb, "open_image", lambda _: Image.new("RGB", (400, 200), "red"))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_a_validation_shows_has_the_step_of_its_metrics(tmp_path: Path, set
     assert len(shown) == (10 if settings else 2)
     files, *_ = artifact_of(records, "run_table")
     content = json.loads(files["val/captions.table.json"].read_text())
-    assert content["columns"] == callback.COLUMNS
+    assert content["columns"] == wandb.COLUMNS
     [[photograph, name, caption, cider, confidence, references, picture]] = content["data"]
     with Image.open(files[photograph["path"]]) as image:
         assert image.size == (320, 160)

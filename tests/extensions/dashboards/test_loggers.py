@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from slow_cases import slow_after
 from wandb_files import figures_of, read_wandb
 
-from showattendtell.extensions.dashboards.loggers import WandbDashboard
+from showattendtell.extensions.dashboards.wandb import WandbDashboard
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_a_run_whose_server_does_not_answer_or_without_a_valid_key_is_kept_offli
 ):
     monkeypatch.setenv("WANDB_API_KEY", key)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("showattendtell.extensions.dashboards.loggers.INIT_TIMEOUT", 2.0)
+    monkeypatch.setattr("showattendtell.extensions.dashboards.wandb.INIT_TIMEOUT", 2.0)
     board = WandbDashboard(tmp_path)
     board.log_hyperparams({})
     assert "this run is offline" in capsys.readouterr().out

@@ -24,7 +24,7 @@ QUICK += ["decoding.max_length=5"]
 
 KILL_ITS_SERVICE = """
 import signal, subprocess
-from showattendtell.extensions.dashboards.loggers import WandbLogger
+from showattendtell.extensions.dashboards.wandb import WandbLogger
 log_figures = WandbLogger.log_metrics
 def log_and_die(board, metrics, step):
     log_figures(board, metrics, step)

@@ -7,8 +7,7 @@ import torch
 from small_models import small_model
 
 from showattendtell.decoding.confidence import Confidence
-from showattendtell.extensions.export.formats import write_graphs
-from showattendtell.extensions.export.graphs import ExportModel, export_model
+from showattendtell.extensions.export.graphs import ExportModel, export_model, write_graphs
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.tracing import lacks_onnx
 

@@ -20,8 +20,8 @@ import showattendtell
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.graphs import ExportModel
-from showattendtell.extensions.export.packages import RUNTIME, VERSION, find_runtime, write_web
 from showattendtell.extensions.export.run_onnx import CaptionedPhotograph
+from showattendtell.extensions.export.web import RUNTIME, VERSION, find_runtime, write_web
 from showattendtell.images.reading import CropMode, Preprocessing
 from showattendtell.runtime.files import cache_folder
 

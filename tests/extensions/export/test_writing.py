@@ -18,8 +18,15 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import Confidence
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.extensions.export.formats import check_graphs, compare, halve_weights, write_graphs
-from showattendtell.extensions.export.graphs import ExportModel, Graph, graphs_of
+from showattendtell.extensions.export.graphs import (
+    ExportModel,
+    Graph,
+    check_graphs,
+    compare,
+    graphs_of,
+    halve_weights,
+    write_graphs,
+)
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.runtime.files import new_folder, write_errors

@@ -9,7 +9,7 @@ from PIL import Image
 
 from showattendtell import load
 from showattendtell.config.compose import as_settings, compose
-from showattendtell.extensions.ray.captioning import CaptionWorker
+from showattendtell.extensions.ray.actors import CaptionWorker
 from showattendtell.extensions.ray.parquet import GROUP, ParquetFile
 from showattendtell.results.rows import CaptionRow
 

@@ -1,4 +1,4 @@
-"""The web application: the page, the endpoints and their documentation, and the work on their requests."""
+"""The web application: the page, the endpoints with the fields that FastAPI documents, and the work on requests."""
 
 import asyncio
 import traceback
@@ -8,21 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path, PureWindowsPath
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import FastAPI, Form, Request, Response
+from fastapi import FastAPI, Form, Request, Response, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
+from pydantic import AfterValidator, BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import Route
 
 from showattendtell.errors import UserError, did_you_mean, printable
-from showattendtell.extensions.serving.schemas import CaptionForm, CaptionsResponse, WordResponse
-from showattendtell.extensions.serving.settings import ServeSettings
+from showattendtell.extensions.serving import ServeSettings
 from showattendtell.images.limits import FORMATS
 from showattendtell.images.reading import decode_image
 from showattendtell.inference.captioning import load_captioners
@@ -36,6 +36,50 @@ from showattendtell.visualization.rendering import DARKEST, EXAMPLES, fill
 
 TEMPLATES = Path(__file__).parent / "templates"
 HEADERS = [line.split(": ", 1) for line in fill(TEMPLATES / "headers.txt").splitlines()]  # of every response
+Rounded = Annotated[float, AfterValidator(lambda value: round(value, 6))]
+
+
+class CaptionForm(BaseModel, extra="forbid"):
+    photograph: list[UploadFile] = Field(description="one photograph or several; the response has their file names")
+    model: list[str] = Field([], description="names of the models that caption the photographs; one by default")
+    beam_size: int | None = Field(None, ge=1, le=20, description="of beam search")
+    attention: Literal["sample", "argmax", "expectation"] | None = Field(None, description="where hard attention looks")
+
+
+class WordResponse(BaseModel):
+    word: str
+    log_prob: Rounded = Field(description="log p of the word given those before it, base e")
+    confidence: Rounded = Field(description="p of the word, calibrated if the model is, 0 to 1")
+    gate: Rounded = Field(description="beta, the factor on the context vector, 0 to 1")
+    place: str = Field(description="where in the photograph the map has its peak, in words")
+    attention: list[list[Rounded]] = Field(description="alpha: regions by rows, from the top left of what was seen")
+
+
+class CaptionResponse(BaseModel):
+    caption: str
+    log_prob: Rounded = Field(description="of the whole caption, its end included")
+    confidence: Rounded = Field(description="geometric mean of the words' confidence, 0 to 1")
+    not_sure: bool = Field(description="whether the photograph is unlike those that a calibrated model was trained on")
+    words: list[WordResponse]
+
+
+class ModelResponse(BaseModel):
+    model: str
+    seen: dict[str, Rounded] = Field(description="part of the photograph under the maps, in fractions of its sides")
+    captions: list[CaptionResponse] = Field(description="the best first")
+
+
+class PhotographResponse(BaseModel):
+    name: str
+    width: int = Field(description="in pixels, upright")
+    height: int
+    outputs: list[ModelResponse] = Field(description="the captions of each requested model")
+
+
+class CaptionsResponse(BaseModel):
+    photographs: list[PhotographResponse]
+
+
 Sent = Annotated[CaptionForm, Form(media_type="multipart/form-data")]
 Outputs = dict[str, list[ImageCaptions]]  # the captions of each photograph, by model
 

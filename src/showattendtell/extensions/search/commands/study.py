@@ -1,7 +1,7 @@
 """Print the results of a hyperparameter search."""
 
 from showattendtell.config.entry_point import entry_point
-from showattendtell.extensions.search.settings import StudySettings
+from showattendtell.extensions.search import StudySettings
 
 
 @entry_point("study", positional="folder")

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from showattendtell.config.entry_point import entry_point, exit_process
 from showattendtell.errors import UserError
-from showattendtell.extensions.serving.settings import ServeSettings
+from showattendtell.extensions.serving import ServeSettings
 
 
 @entry_point("serve")

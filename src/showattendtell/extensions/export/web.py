@@ -1,5 +1,4 @@
-"""The export of checkpoints: ONNX graphs with the script that runs them, and a page of static files that runs them in a
-browser, by onnxruntime-web."""
+"""A page of static files that runs exported graphs in a browser, by onnxruntime-web."""
 
 import base64
 import gzip
@@ -13,15 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from showattendtell.config.schemas import as_list
 from showattendtell.errors import UserError
-from showattendtell.extensions.export.formats import CARD, check_graphs, write_graphs
-from showattendtell.extensions.export.graphs import ExportModel, load_models
-from showattendtell.extensions.export.settings import ExportSettings
-from showattendtell.loading.hub import next_to, note_about
-from showattendtell.models.kernels.parallel import plain_torch
-from showattendtell.runtime.files import cache_folder, expand_home, new_folder, sha256, write_errors
-from showattendtell.runtime.tracing import lacks_onnx
+from showattendtell.extensions.export.graphs import CARD, ExportModel
+from showattendtell.runtime.files import expand_home, sha256
 from showattendtell.visualization.pages import EVEN, UNSURE
 from showattendtell.visualization.rendering import DARKEST, EXAMPLES, UNGATED, fill
 
@@ -137,31 +130,3 @@ def _extract(archive: Path, folder: Path, webgpu: bool) -> None:
             (folder / name).write_bytes(content)
     for name in ("LICENSE", "ThirdPartyNotices.txt"):  # the npm package has none
         shutil.copy(Path(onnxruntime.__file__).parent / name, folder)
-
-
-def export(settings: ExportSettings) -> None:
-    """Write the export of the command, after the caption of a photograph by each model was compared with PyTorch's."""
-    if missing := lacks_onnx():
-        raise UserError(f"export needs {missing}")
-    runtime = find_runtime(settings.onnxruntime_web, cache_folder()) if "web" in settings.formats else None
-    with plain_torch():
-        models = load_models(settings)
-    with (
-        new_folder(settings.output, next_to(settings.checkpoint, "export"), whole=True) as output,
-        write_errors(output),
-        TemporaryDirectory(dir=output) as temporary,
-        plain_torch(),
-    ):
-        folders = [Path(temporary, str(number)) for number in range(len(models))]
-        for folder, model in zip(folders, models, strict=True):
-            write_graphs(folder, model)
-            print(check_graphs(folder, model))
-        if runtime:
-            pages = list(zip(models, folders, strict=True))
-            note = note_about(as_list(settings.checkpoint) + as_list(settings.compare))
-            size = write_web(output / "web", pages, runtime, note, settings.webgpu)
-            print(f"the page loads {size / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web")
-        if "onnx" in settings.formats:
-            for file in folders[0].iterdir():
-                file.rename(output / file.name)
-    print(f"written to {output}")
