@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 from slow_cases import slow_after
 
 from showattendtell.config.command_line import config_folders, find_options
-from showattendtell.config.compose import compose, to_plain
+from showattendtell.config.compose import compose
 from showattendtell.config.signatures import read_signature
-from showattendtell.config.validation import SUPPLIED
+from showattendtell.config.validation import SUPPLIED, to_plain
 from showattendtell.errors import UserError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

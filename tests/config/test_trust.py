@@ -17,10 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 from small_training import METADATA, small_config
 
 from showattendtell.config.command_line import admit, config_folders, parse
-from showattendtell.config.compose import as_node, to_plain, training_record
+from showattendtell.config.compose import as_node, training_record
 from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import TRUST, literal
+from showattendtell.config.validation import to_plain
 from showattendtell.errors import UserError
 from showattendtell.loading.checkpoints import METADATA_KEY, read_checkpoint
 from showattendtell.loading.initial_weights import find_initial_checkpoint

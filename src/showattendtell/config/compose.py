@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import admit, config_folders, find_groups, find_options, parse, searchpath
 from showattendtell.config.schemas import TrainSettings
-from showattendtell.config.validation import TARGET, raise_errors, sentence, validate, with_defaults
+from showattendtell.config.validation import TARGET, raise_errors, sentence, to_plain, validate, with_defaults
 from showattendtell.errors import UserError, did_you_mean, first_line
 from showattendtell.settings import Node, format_value, is_part, join, leaves, may_differ
 
@@ -124,12 +124,6 @@ def _fault(line: str, own: Sequence[str], is_sweep: bool) -> str:
             timm = f" (timm's {option} is encoder.network={option} encoder.weights=hub)" * (group == "encoder")
             return f"there is no {group}={format_value(option)}{did_you_mean(meant, known)}{timm}"
     return ""
-
-
-def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
-    """Return a configuration as plain data, by default with its interpolations resolved."""
-    settings: Any = OmegaConf.to_container(config, resolve=resolve) if isinstance(config, DictConfig) else config
-    return dict(settings)
 
 
 def as_settings(config: Mapping[str, Any]) -> Any:

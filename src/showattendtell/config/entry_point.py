@@ -1,6 +1,7 @@
 """Entry point of every command: read the configuration, check it, run the command, and report errors."""
 
 import atexit
+import csv
 import errno
 import gc
 import logging
@@ -22,15 +23,17 @@ from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
+from rich.console import Console
+from rich.table import Table
 
 from showattendtell import __version__
 from showattendtell.config.command_line import COMPLETION, HELP, Arguments, admit, config_folders, parse, quoted
 from showattendtell.config.compose import as_settings, compose, find_faulty
-from showattendtell.config.sweeps import record_result
 from showattendtell.config.trust import TRUST, literal
 from showattendtell.config.validation import DEBUG, USER_ERRORS, checked, error_message, raise_errors
 from showattendtell.errors import UserError, safe_output
 from showattendtell.runtime.files import LINK, LOCK, LOG, atomic_write, lock_file, open_regular, write_errors
+from showattendtell.settings import short_metric
 
 Task = Callable[[Any], Any]
 """The function of a command, which gets its settings."""
@@ -43,6 +46,9 @@ NAMES_CLASS = re.compile(r"_target_=|metrics=.*\w\.\w")
 
 HYDRA = ".hydra"
 """Folder of a run with its configuration and its command, as Hydra writes it."""
+
+RESULTS = "sweep.csv"
+"""File in the folder of a sweep: the number, metric, its value and the settings of each run that has ended."""
 
 
 def _same(given: Any) -> Any:
@@ -105,21 +111,23 @@ def run_command(name: str, task: Task, positional: str, expand: Expand, restore:
 
 def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
     """Run the task with a checked configuration in the folder that Hydra made. Remove the folder if the task fails
-    before it writes anything there.
+    before it writes anything there."""
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        return _run_of_sweep(task, cwd, config)
+    # an error ends the process here: Hydra would print a line of its own before it
+    with report_errors():
+        try:
+            return task(as_settings(checked(restore(config))))
+        except BaseException:
+            discard_empty_run()
+            raise
 
-    In a sweep, print its result or its error, which would otherwise be printed after all runs; trainings, and runs of
-    other processes, print everything else into their folder.
-    """
-    about = HydraConfig.get()
-    if about.mode != RunMode.MULTIRUN:
-        # an error ends the process here: Hydra would print a line of its own before it
-        with report_errors():
-            try:
-                return task(as_settings(checked(restore(config))))
-            except BaseException:
-                discard_empty_run()
-                raise
-    settings, metric = unresolved(about.overrides.task), config.get("monitor")
+
+def _run_of_sweep(task: Task, cwd: str, config: DictConfig) -> Any:
+    """Run the task, and print its result or its error, which would otherwise be printed after all runs. Trainings, and
+    runs of other processes, print everything else into their folder."""
+    about, metric = HydraConfig.get(), config.get("monitor")
+    settings = unresolved(about.overrides.task)
     label = " ".join([str(run_folder()), *settings])
     try:
         typed = as_settings(checked(config))
@@ -127,27 +135,35 @@ def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
             result = task(typed)
         else:
             multiprocessing.set_start_method(None, force=True)  # joblib sets its own, which workers of torch lack
-            with chdir(cwd):
-                file = run_folder() / f"{about.job.name}.log"  # a training does not write to its log twice
-                with (
-                    open_regular(file, "a", encoding="utf-8", errors="backslashreplace") as log,
-                    redirect_stdout(log),
-                    redirect_stderr(log),
-                ):
-                    result = task(typed)
+            name = f"{about.job.name}.log"  # another one than that of the training
+            with (
+                chdir(cwd),
+                open_regular(run_folder() / name, "a", encoding="utf-8", errors="backslashreplace") as log,
+                redirect_stdout(log),
+                redirect_stderr(log),
+            ):
+                result = task(typed)
     except Exception as error:
         sys.stderr.write(f"{label}: {error_message(error)}")
         raise
     if isinstance(result, float):
         label += f"  {metric or 'score'} {result:.3f}"
         if metric:
-            record_result(metric, result, settings)
+            _record_result(metric, result, settings)
     print(label, flush=True)
     return result
 
 
-class SweepStart(Callback):
-    """Makes the folder of a sweep, and the settings of its search space, known to its runs in any process."""
+def _record_result(metric: str, value: float, settings: list[str]) -> None:
+    """Add the result of this run, which may be on another machine, to the file of its sweep."""
+    sweep = HydraConfig.get().sweep
+    with Path(sweep.dir, RESULTS).open("a", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerow([sweep.subdir, metric, value, *settings])
+
+
+class Sweep(Callback):
+    """Makes the folder of a sweep, and the settings of its search space, known to its runs in any process; at the end
+    prints its trainings with the settings in which they differ, the best first."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the processes of runs
@@ -159,6 +175,26 @@ class SweepStart(Callback):
                 os.makedirs(folder, exist_ok=True)
         with read_write(config.hydra):
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(folder)}")
+        if config.get("monitor"):
+            print(
+                f"each run prints into {config.hydra.job.name}.log in its folder in {config.hydra.sweep.dir}",
+                flush=True,
+            )
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        file = Path(config.hydra.sweep.dir, RESULTS)
+        if config.hydra.runtime.choices["hydra/sweeper"] != "basic" or not file.is_file():
+            return  # a search reports its study
+        with file.open(encoding="utf-8", newline="") as lines:
+            rows = {row[0]: row[1:] for row in csv.reader(lines)}  # a run that was resumed has its last row
+        metric = next(iter(rows.values()))[0]
+        common = set.intersection(*(set(settings) for _, _, *settings in rows.values()))
+        table = Table("run", "settings", metric)
+        values = {number: float(value) for number, (_, value, *_) in rows.items()}
+        for number in sorted(values, key=values.__getitem__, reverse=short_metric(metric) != "nll"):
+            own = [setting for setting in rows[number][2:] if setting not in common]
+            table.add_row(number, " ".join(own), f"{values[number]:.3f}")
+        Console(highlight=False, markup=False).print(table)
 
 
 def take_debug(arguments: list[str]) -> list[str]:
@@ -203,23 +239,18 @@ def discard_empty_run() -> None:
 
 
 def write_settings(record: Mapping[str, Any], folder: Path) -> None:
-    """Write the settings of a new run, the configuration of Hydra and its arguments, as Hydra does. Hydra itself would
-    write them into the folder of a finished run before the run is refused.
+    """Write the settings of a new run and its arguments, as Hydra does. Hydra itself would write them into the folder
+    of a finished run before the run is refused.
 
     Raises:
         OSError: a file cannot be written; `filename` is its path.
     """
-    hydra_config = HydraConfig.get()
-    files = {
-        "config": literal(record),
-        "hydra": OmegaConf.create({"hydra": hydra_config}),
-        "overrides": OmegaConf.create(unresolved(hydra_config.overrides.task)),
-    }
-    (folder / HYDRA).mkdir(exist_ok=True)
-    if (folder / HYDRA).is_symlink():
-        raise OSError(errno.ELOOP, LINK, str(folder / HYDRA))
-    for name, content in files.items():
-        with atomic_write(folder / HYDRA / f"{name}.yaml") as stream:
+    place = folder / HYDRA
+    place.mkdir(exist_ok=True)
+    if place.is_symlink():
+        raise OSError(errno.ELOOP, LINK, str(place))
+    for name, content in (("config", literal(record)), ("overrides", HydraConfig.get().overrides.task)):
+        with atomic_write(place / f"{name}.yaml") as stream:
             stream.write(OmegaConf.to_yaml(content).encode())
 
 
@@ -231,7 +262,7 @@ def search_root() -> Path | None:
     setting = "hydra.sweep.dir=" if is_sweep else "hydra.run.dir="
     named = [line for line in unresolved(config.overrides.hydra) if line.startswith(setting)]
     if is_sweep:
-        return folder.parent if len(named) > 1 else folder.parent.parent  # one is that of `SweepStart`
+        return folder.parent if len(named) > 1 else folder.parent.parent  # one is that of `Sweep`
     return None if named else folder.parent
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from showattendtell.config.command_line import read_option
-from showattendtell.config.compose import as_node, to_plain
+from showattendtell.config.compose import as_node
 from showattendtell.config.schemas import StoredSettings, TrainSettings
-from showattendtell.config.validation import TARGET, find_targets
+from showattendtell.config.validation import TARGET, find_targets, to_plain
 from showattendtell.datamodules.datasets import ImageSourceFactory, check_cache, open_source
 from showattendtell.errors import UserError, first_line
 from showattendtell.images.augmentation import Augmentation

@@ -1,5 +1,6 @@
 """Check a composed configuration against the signatures of its targets, and report all errors at once."""
 
+import copy
 import os
 import re
 import traceback
@@ -129,24 +130,29 @@ def checked(config: DictConfig) -> dict[str, Any]:
     return settings
 
 
-def validate(config: DictConfig, complete: bool = True) -> list[str]:
+def validate(config: Mapping[str, Any], complete: bool = True) -> list[str]:
     """Return the errors of `read_settings`."""
     return read_settings(config, complete)[1]
 
 
-def read_settings(config: DictConfig, complete: bool = True) -> tuple[dict[str, Any], list[str]]:
+def read_settings(config: Mapping[str, Any], complete: bool = True) -> tuple[dict[str, Any], list[str]]:
     """Return a configuration as plain data, with values in the form that their annotations ask for (see `as_meant`),
     and an error message for every setting that is missing, unknown to its target, or of the wrong type or range.
 
     With `complete=False` a missing setting is not an error.
+
+    Args:
+        config: composed by Hydra; or stored as plain data, whose texts are literal: no `${...}` is resolved.
     """
-    own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    own, missing = config, set[str]()
     try:
-        missing = sorted(OmegaConf.missing_keys(own)) if complete else []
-        plain: Any = OmegaConf.to_container(own, resolve=True)
+        if isinstance(config, DictConfig):
+            own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+            missing = OmegaConf.missing_keys(own)
+        plain = copy.deepcopy(to_plain(own))
     except OmegaConfBaseException as error:
         return {}, [sentence(error)]
-    errors = [f"{key} is not set; give it as {key}=..." for key in missing]
+    errors = [f"{key} is not set; give it as {key}=..." for key in sorted(missing) if complete]
     nodes = dict(_nodes("", plain))
     known = [*filter(None, nodes), *([RUN_FOLDER] if "trainer" in nodes else [])]
     unknown: list[tuple[str, Any]] = []
@@ -163,7 +169,7 @@ def read_settings(config: DictConfig, complete: bool = True) -> tuple[dict[str, 
         for key, value in node.items():
             name, parameter = join(path, str(key)), signature.parameters.get(key)
             is_known_node = name in nodes and (parameter or TARGET not in node)
-            if key in (TARGET, "_partial_") or value == "???" or is_known_node:
+            if key in (TARGET, "_partial_") or name in missing or is_known_node:
                 continue
             if key in SUPPLIED.get(path, "").split():
                 errors.append(f"{name} is set by the code; leave it out")
@@ -193,6 +199,12 @@ def node_signature(path: str, node: Mapping[str, Any]) -> Signature:
     signature = read_signature(str(node[TARGET]))
     supplied = SUPPLIED.get(path, "").split()
     return signature._replace(parameters={n: p for n, p in signature.parameters.items() if n not in supplied})
+
+
+def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
+    """Return a configuration as plain data, by default with its interpolations resolved."""
+    settings: Any = OmegaConf.to_container(config, resolve=resolve) if isinstance(config, DictConfig) else config
+    return dict(settings)
 
 
 def _nodes(path: str, node: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

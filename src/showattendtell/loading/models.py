@@ -11,7 +11,7 @@ from torch import Tensor
 from showattendtell.config.compose import as_node, as_record, model_differences
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.config.schemas import InferenceAttentionSettings, StoredSettings
-from showattendtell.config.trust import check_targets, literal
+from showattendtell.config.trust import check_targets
 from showattendtell.config.validation import raise_errors, sentence, validate
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import CURVE_LIMIT, NAMES, Confidence
@@ -123,11 +123,11 @@ def _read_settings(metadata: Mapping[str, Any], path: str, attention: InferenceA
             )
     parts = {name: stored[name] for name in BUILT if stored.get(name)}
     check_targets(parts, path)
-    if errors := validate(literal(parts)):
+    if errors := validate(parts):
         raise UserError(f"the configuration in {path} is not valid in this version: {errors[0]}")
     nodes = as_node(parts)
     nodes["attention"] = nodes["attention"].changed(**vars(attention))
-    raise_errors(validate(literal({"attention": as_record(nodes["attention"])})))
+    raise_errors(validate({"attention": as_record(nodes["attention"])}))
     cache = None if stored.get("cache") == CACHE else stored.get("cache")
     return StoredSettings(**nodes, cache=cache, seed=stored.get("seed", 1))
 

@@ -8,9 +8,10 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from showattendtell.config.compose import as_node, compose, to_plain
+from showattendtell.config.compose import as_node, compose
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import check_targets
+from showattendtell.config.validation import to_plain
 from showattendtell.datamodules.datamodule import ReaderDataModule
 from showattendtell.errors import UserError
 from showattendtell.loading.checkpoints import METADATA_KEY, build_metadata, check_metadata, read_vocabulary

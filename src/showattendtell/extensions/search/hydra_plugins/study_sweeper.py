@@ -30,7 +30,7 @@ class StudySweeper(Sweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         given: Any = OmegaConf.to_container(config.hydra.sweeper, resolve=True)
         schema = {**given, TARGET: "showattendtell.extensions.search.study.SearchConfig"}
-        raise_errors(validate(OmegaConf.create({"hydra.sweeper": schema})))
+        raise_errors(validate({"hydra.sweeper": schema}))
         self._parser = OverridesParser.create(hydra_context.config_loader)
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
