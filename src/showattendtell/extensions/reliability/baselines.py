@@ -1,7 +1,9 @@
 """Baselines of an evaluation: captions that are chosen without a model, and scored in the same way."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,13 +17,12 @@ from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScore
 from showattendtell.inference.predictions import evenly_spaced, read_grids, reference_sentences
 from showattendtell.loading.matching import MatchedCaptions, in_words
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.ngrams import ORDERS, Ngram, SentenceCIDErD, Weighted, count_ngrams
+from showattendtell.metrics.ngrams import Ngram, SentenceCIDErD, Weighted, count_ngrams
 from showattendtell.metrics.tokenizers import Words
 from showattendtell.results.tables import HEADINGS, Labels, print_notes, print_scores
 from showattendtell.types import Example
 
-CONSTANT, NEAREST = "constant", "nearest"
-LABELS = {CONSTANT: "best constant caption", NEAREST: "nearest neighbor's caption"}
+LABELS = {"constant": "best constant caption", "nearest": "nearest neighbor's caption"}
 """The baselines in result files, and their labels."""
 
 MOST_IMAGES = 10_000
@@ -49,9 +50,9 @@ class BaselinesMetric:
     def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
         """Print the scores of the model and of each baseline, and return those of the baselines."""
         baselines = score_baselines(run)
-        names = ["the model", *(LABELS[name] for name in baselines)]
-        title = "\n".join([run.title(), *(f"({i}) {name}" for i, name in enumerate(names, start=1))])
-        shared = {name: score for name, score in figures.items() if name in baselines[CONSTANT]}
+        numbered = (f"({i}) {name}" for i, name in enumerate(["the model", *LABELS.values()], start=1))
+        title = "\n".join([run.title(), *numbered])
+        shared = {name: score for name, score in figures.items() if name in baselines["constant"]}
         print_scores([shared, *baselines.values()], {}, title)
         notes = [f"the model {phrase}" for phrase in find_unbeaten(shared, baselines)]
         print_notes(notes)
@@ -76,15 +77,12 @@ def score_baselines(run: EvaluationRun) -> dict[str, dict[str, Any]]:
     typical = TypicalCaptions([_words(example) for example in evenly_spaced(train, MOST_IMAGES)])
     constant = run.sentence(typical.best_constant())
     nearest = [run.sentence(typical.consensus(_words(train[i]))) for i in find_nearest(run, train)]
-    sentences = {Path(CONSTANT): [constant] * len(nearest), Path(NEAREST): nearest}
-    matched = MatchedCaptions(list(references), list(references.values()), sentences)
-    corpus = in_words(matched, run.tokenizer)
+    sentences = {Path("constant"): [constant] * len(nearest), Path("nearest"): nearest}
+    corpus = in_words(MatchedCaptions(list(references), list(references.values()), sentences), run.tokenizer)
     names = [name for name in run.metrics if name in METRICS]
-    scores: dict[str, dict[str, Any]] = {}
-    for name, hypotheses in corpus.hypotheses.items():
-        scores[str(name)] = {**corpus_scores(measure(hypotheses, corpus.references, names).measured.values())}
-    scores[CONSTANT]["caption"] = constant
-    return scores
+    panels = [measure(hypotheses, corpus.references, names) for hypotheses in corpus.hypotheses.values()]
+    by_constant, by_nearest = (corpus_scores(panel.measured.values()) for panel in panels)
+    return {"constant": {**by_constant, "caption": constant}, "nearest": by_nearest}
 
 
 def _words(example: Example) -> list[Words]:
@@ -133,21 +131,22 @@ class TypicalCaptions:
         `SHORTLIST` are compared exactly.
         """
         weighted = list(map(self._weigh, self._references))
-        means: list[dict[Ngram, float]] = [{} for _ in range(ORDERS)]
-        for captions in weighted:
-            for caption in captions:
-                for mean, vector, norm in zip(means, caption.vectors, caption.norms, strict=True):
-                    for ngram, weight in vector.items():
-                        mean[ngram] = mean.get(ngram, 0) + weight / (norm or 1) / len(captions)
-        candidates: dict[tuple[str, ...], Weighted] = {}
+        mean, candidates = defaultdict[Ngram, float](float), dict[tuple[str, ...], Weighted]()
         for image_references, captions in zip(self._references, weighted, strict=True):
             candidates |= zip(map(tuple, image_references), captions, strict=True)
+            for ngram, weight in chain.from_iterable(map(_normalized, captions)):
+                mean[ngram] += weight / len(captions)
 
         def similarity(words: tuple[str, ...]) -> float:
-            parts = zip(candidates[words].vectors, candidates[words].norms, means, strict=True)
-            return sum(sum(w * mean[k] for k, w in vector.items()) / (norm or 1) for vector, norm, mean in parts)
+            return sum(weight * mean[ngram] for ngram, weight in _normalized(candidates[words]))
 
         def total_score(words: tuple[str, ...]) -> float:
             return math.fsum(self._cider.score(candidates[words], captions) for captions in weighted)
 
         return max(sorted(candidates, key=similarity, reverse=True)[:SHORTLIST], key=total_score)
+
+
+def _normalized(caption: Weighted) -> Iterator[tuple[Ngram, float]]:
+    """Yield the n-grams of a caption with their parts of c / |c|, for each n-gram length."""
+    for vector, norm in zip(caption.vectors, caption.norms, strict=True):
+        yield from ((ngram, weight / norm) for ngram, weight in vector.items() if norm)

@@ -10,7 +10,8 @@ distributes its weight over them, and the initial state is computed from their m
 regions before, so a region also knows of its surroundings.
 
 The attention maps are compared with two that ignore the model: random weights, and a Gaussian around the center. Sizes
-are those of `showattendtell.types`; R is the number of images that some regions of an image make.
+are those of `showattendtell.types`; R is the number of images that some regions of an image make, and M the number of
+maps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ from showattendtell.models.captioner import Captioner
 from showattendtell.results.tables import Labels, Terminal, numeric_table
 from showattendtell.types import Example
 
-ATTENTION, RANDOM, CENTER = "attention", "random", "center"
+MAPS = ("attention", "random", "center")
 
 FIELDS = {
     "rank_correlation": "rank\ncorr.",
@@ -47,9 +48,6 @@ CURVES = ("deletion", "insertion")
 
 DELETED = (0.2, 0.4, 0.6, 0.8)
 """Fractions of the regions that are left out on the deletion and insertion curves."""
-
-Measurements = dict[str, dict[str, float]]
-"""Measurements at a word or their means, by map and field."""
 
 
 class FaithfulnessMetric:
@@ -71,7 +69,7 @@ class FaithfulnessMetric:
         examples = [example for example in run.examples if example.image in best]
         scores = measure_faithfulness(run.module, run.images[0], examples, best, run.seed)
         print_faithfulness(scores)
-        attention = {f"attention_{field}": value for field, value in scores["maps"][ATTENTION].items()}
+        attention = {f"attention_{field}": value for field, value in scores["maps"]["attention"].items()}
         return RunScores({**attention, "faithfulness": scores})
 
 
@@ -108,7 +106,7 @@ def measure_faithfulness(
         of the curves of attention to those of random maps, with 95 % intervals of a paired bootstrap of the images; and
         the number of `words`.
     """
-    agreements, areas = list[Measurements](), list[Measurements]()
+    agreements, areas = list[Array](), list[Array]()
     generator, center = np.random.default_rng(seed), center_prior(*module.encoder.grid).flatten()
     grids = read_grids(module, images, examples, "leaving out regions")
     for example, grid in zip(examples, chain.from_iterable(grids), strict=True):
@@ -118,31 +116,24 @@ def measure_faithfulness(
         alpha, effects = region_effects(module.captioner, regions, tokens)
         with_curve = generator.choice([n for n, word in enumerate(words) if word_class(word) == CONTENT] or [0])
         for i in range(len(words)):
-            maps = {ATTENTION: alpha[i], RANDOM: generator.random(len(regions)), CENTER: center}
-            agreements.append({name: rank_agreement(weights, effects[i]) for name, weights in maps.items()})
+            maps = np.stack([alpha[i], generator.random(len(regions)), center])
+            agreements.append(rank_agreement(maps, effects[i]))
             if i == with_curve:
                 areas.append(curve_areas(module.captioner, regions, tokens[: i + 1], maps, generator))
-    curves, agreement = _means(areas), _means(agreements)
+    means = np.hstack([np.mean(agreements, axis=0), np.mean(areas, axis=0)])  # (M, fields)
     return {
-        "maps": {name: agreement[name] | curves[name] for name in agreement},
-        "against_random": compare_with_random(areas),
+        "maps": {name: dict(zip(FIELDS, row, strict=True)) for name, row in zip(MAPS, means.tolist(), strict=True)},
+        "against_random": compare_with_random(np.stack(areas)),
         "words": len(agreements),
     }
 
 
-def _means(measured: Sequence[Measurements]) -> Measurements:
-    means: Measurements = {}
-    for name, fields in measured[0].items():
-        means[name] = {field: float(np.mean([one[name][field] for one in measured])) for field in fields}
-    return means
-
-
-def compare_with_random(areas: Sequence[Measurements]) -> dict[str, dict[str, float]]:
-    """Return the differences of attention's curves to those of random maps, given the areas of each image."""
-    systems = []
-    for name in (RANDOM, ATTENTION):
-        by_field = {field: np.array([image[name][field] for image in areas]) for field in CURVES}
-        systems.append({field: ImageMeans(field, by_image) for field, by_image in by_field.items()})
+def compare_with_random(areas: Array) -> dict[str, dict[str, float]]:
+    """Return the differences of attention's curves to those of random maps, given the areas (I, M, 2)."""
+    attention, random, _ = areas.transpose(1, 2, 0)
+    systems = [
+        {name: ImageMeans(name, area) for name, area in zip(CURVES, of, strict=True)} for of in (random, attention)
+    ]
     [comparison] = compare_with_first(systems, len(areas), RESAMPLES, 0)
     return as_dicts(comparison)
 
@@ -171,10 +162,10 @@ def curve_areas(
     captioner: Captioner,
     regions: Tensor,
     tokens: Tensor,
-    maps: Mapping[str, Array],
+    maps: Array,
     generator: np.random.Generator,
-) -> Measurements:
-    """Return the mean p of the last word of `tokens` (T,) on the curves of each map (L,).
+) -> Array:
+    """Return the mean p (M, 2) of the last word of `tokens` (T,) on both curves of the maps (M, L).
 
     deletion   while regions (L, D) are left out, largest weight first; small for a faithful map
     insertion  while regions are added, largest weight first; large for a faithful map
@@ -183,15 +174,15 @@ def curve_areas(
     """
     num_regions = len(regions)
     ties = generator.random(num_regions)
-    orders = np.stack([np.lexsort((ties, -weights)) for weights in maps.values()])
+    orders = np.stack([np.lexsort((ties, -weights)) for weights in maps])
     removed, curves = [0, *num_deleted(num_regions)], []
     for n in removed:
         sets = np.concatenate([orders[:, n:], orders[:, : num_regions - n]])  # without, and with only, the first
         _, log_p = score_words(captioner, regions[torch.from_numpy(sets)], tokens)
         curves.append(np.exp(log_p[:, -1]))
     # the means of the curves: their areas by the trapezoidal rule, divided by their width
-    means = np.trapezoid(curves, removed, axis=0) / removed[-1]
-    return {name: dict(zip(CURVES, pair, strict=True)) for name, pair in zip(maps, means.reshape(2, -1).T, strict=True)}
+    means: Array = np.trapezoid(curves, removed, axis=0) / removed[-1]
+    return means.reshape(2, -1).T
 
 
 def num_deleted(regions: int) -> list[int]:
@@ -200,15 +191,15 @@ def num_deleted(regions: int) -> list[int]:
     return sorted({min(max(1, round(fraction * regions)), regions - 1) for fraction in DELETED})
 
 
-def rank_agreement(weights: Array, effects: Array) -> dict[str, float]:
-    """Return Spearman's rank correlation of a map (L,) with the effects (L,) of the regions, -1 to 1, and as
-    `magnitude_correlation` that with |effect|: a region may also speak against the word. It is 0 for a constant map."""
+def rank_agreement(maps: Array, effects: Array) -> Array:
+    """Return Spearman's rank correlations (M, 2) of maps (M, L) with the effects (L,) of the regions, -1 to 1, and with
+    |effect|: a region may also speak against the word. They are 0 for a constant map."""
     from scipy.stats import rankdata  # takes a while to import
 
-    fields = {"rank_correlation": effects, "magnitude_correlation": np.abs(effects)}
+    ranks = rankdata([*maps, effects, np.abs(effects)], axis=1)
     with np.errstate(invalid="ignore"):  # of a constant map
-        correlations = {name: np.corrcoef(rankdata(weights), rankdata(sizes))[0, 1] for name, sizes in fields.items()}
-    return {name: float(np.nan_to_num(value)) for name, value in correlations.items()}
+        correlations = np.corrcoef(ranks)[: len(maps), len(maps) :]
+    return np.nan_to_num(correlations)
 
 
 def print_faithfulness(scores: Mapping[str, Any]) -> None:

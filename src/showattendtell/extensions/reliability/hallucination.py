@@ -10,6 +10,7 @@ An object that a caption mentions twice counts twice.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -126,9 +127,9 @@ def find_hallucinations(
         annotated: objects that are annotated in the image.
         names: names of objects.
     """
-    present = {*annotated, *(category for words in references for _, category in find_mentions(words, names))}
     mentions = find_mentions(caption, names)
-    return mentions, [(word, category) for word, category in mentions if category not in present]
+    present = {*annotated, *(category for words in references for _, category in find_mentions(words, names))}
+    return mentions, [mention for mention in mentions if mention[1] not in present]
 
 
 def hallucination_rates(mentions: Iterable[tuple[Sequence[Mention], Sequence[Mention]]]) -> dict[str, float]:
@@ -179,16 +180,12 @@ class CHAIR(GatheredMetric):
         """
         captions = split_captions(hypotheses, "the hypotheses")
         reference_captions = [split_captions(each, "the references of an image") for each in references]
-        annotated = [[] for _ in captions] if objects is None else list(map(list, objects))
+        annotated = [[] for _ in captions] if objects is None else map(list, objects)
         self.append(zip(captions, reference_captions, annotated, strict=True))
 
     def compute(self) -> dict[str, Tensor]:
         """Return the rates so far; 0 without captions."""
-        mentions = (
-            find_hallucinations(caption, references, objects, self._names)
-            for caption, references, objects in self.items()
-        )
-        return scalars(hallucination_rates(mentions))
+        return scalars(hallucination_rates(find_hallucinations(*item, self._names) for item in self.items()))
 
 
 MIN_PHRASES = 10
@@ -256,18 +253,17 @@ def merge_synonyms(nouns: Mapping[Name, str]) -> dict[Name, str]:
     }
 
 
-LABELS: Labels = {
-    "chair_i": ("CHAIR-i, % of mentioned objects", ".1f"),
-    "chair_s": ("CHAIR-s, % of captions", ".1f"),
-    "chair_mentions": ("mentioned objects", ",.0f"),
-}
-
-
 class HallucinationMetric:
     """CHAIR of the best caption of each image. With COCO's instances the objects are its categories, else the nouns of
     phrases with ground-truth boxes."""
 
-    labels: Labels = LABELS
+    labels: Labels = MappingProxyType(
+        {
+            "chair_i": ("CHAIR-i, % of mentioned objects", ".1f"),
+            "chair_s": ("CHAIR-s, % of captions", ".1f"),
+            "chair_mentions": ("mentioned objects", ",.0f"),
+        }
+    )
 
     def check(self, run: EvaluationRun) -> None:
         """Every model can be scored, or has a reason why not in the results."""
@@ -291,6 +287,5 @@ class HallucinationMetric:
             mentions.append((found, hallucinated))
             if hallucinated:
                 hallucinations[example.image] = [caption[word] for word, _ in hallucinated]
-        rates = hallucination_rates(mentions)
         about = {"chair_objects": variant, "chair_images": len(examples), "hallucinations": hallucinations}
-        return RunScores({**rates, **about})
+        return RunScores({**hallucination_rates(mentions), **about})
