@@ -12,13 +12,12 @@ import numpy as np
 from PIL import Image
 from showattendtell.images.reading import Preprocessing, open_image, read_pixels
 from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.figures import heatmap_figure
 from showattendtell.visualization.figures import encode
-from showattendtell.visualization.rendering import Drawing
+from showattendtell.visualization.pages import ImageCaptions
 Preprocessing(64, 64, (0.5,) * 3, (0.5,) * 3, crop_mode="squash")(Image.new("RGB", (64, 80)))
 def drawn(photograph, words):
     caption = CaptionOutput((1,) * words, np.zeros(words), np.ones((words, 2, 2)), np.ones(words), ("dog",) * words)
-    encode(heatmap_figure(Drawing(photograph, caption, Box(0, 0, *photograph.size))))
+    encode(ImageCaptions("", photograph, Box(0, 0, 1, 1), (caption,)).plot())
 drawn(Image.new("RGB", (64, 64)), 1)
 for file, code in zip(sys.argv[1::2], sys.argv[2::2]):
     process = os.fork()

@@ -8,7 +8,7 @@ import pytest
 from browser_pages import Open
 from chromium import started_browser
 
-from showattendtell.visualization.pages import Page, write_page
+from showattendtell.visualization.pages import Page, render
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +24,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
     reported, asked, contexts = [], [], []
 
     def open_page(page: Page, width: int = 1280, opens: bool = False, **choices: Any) -> Any:
-        (tmp_path / "page.html").unlink(missing_ok=True)
-        write_page(page, tmp_path / "page.html")
+        (tmp_path / "page.html").write_text(render(page), encoding="utf-8")
         settings = {"viewport": {"width": width, "height": 800}, "reduced_motion": "reduce", **choices}
         contexts.append(browser.new_context(**settings))
         tab = contexts[-1].new_page()

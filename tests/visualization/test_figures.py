@@ -6,12 +6,12 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from browser_pages import captioned
 from PIL import Image, ImageSequence
 from sample_pages import PEAKS, gated, output
 from slow_cases import slow_after
 
 from showattendtell.images.reading import Preprocessing
-from showattendtell.settings import PictureStyle
 from showattendtell.types import Box
 from showattendtell.visualization.figures import (
     WHOLE,
@@ -19,15 +19,8 @@ from showattendtell.visualization.figures import (
     map_onto_photograph,
     read_metrics,
 )
-from showattendtell.visualization.pages import encode_picture
-from showattendtell.visualization.rendering import PLAIN, Drawing
 
 WIDTH, HEIGHT = 300, 200
-
-
-def draw(drawing: Drawing, path: Path, style: PictureStyle = PLAIN) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(encode_picture(drawing, path.suffix, style))
 
 
 def one_region(row: int, column: int) -> np.ndarray:
@@ -60,8 +53,8 @@ def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
     words = ["a", "red", "wall", "and", "nothing", "else"]
     maps = np.stack([one_region(step % 4, 0) for step in range(7)])
     caption = output(words, maps, np.linspace(0, 1, 7))
-    draw(Drawing(photograph, caption, Box(50, 0, 250, 200)), tmp_path / "new" / "wall.png")
-    with Image.open(tmp_path / "new" / "wall.png") as picture:
+    captioned(caption, Box(1 / 6, 0, 5 / 6, 1), photograph).save(tmp_path / "wall.png")
+    with Image.open(tmp_path / "wall.png") as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     height, width = pixels.shape[0] // 2, pixels.shape[1] // 4
     red = pixels[..., 0] > 2 * pixels[..., 1]
@@ -71,11 +64,10 @@ def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
 
 
 GREY = Image.new("RGB", (300, 200), (200, 200, 200))
-HALF = Box(75, 0, 225, 200)
 
 
 def animate(path: Path) -> list[Image.Image]:
-    draw(Drawing(GREY, gated().best._replace(words=("a", "dog", "runs", "fast")), HALF), path)
+    captioned(gated().best._replace(words=("a", "dog", "runs", "fast")), picture=GREY).save(path)
     with Image.open(path) as picture:
         assert picture.info["loop"] == 0
         times = [frame.info.get("duration") for frame in ImageSequence.Iterator(picture)]
@@ -85,7 +77,7 @@ def animate(path: Path) -> list[Image.Image]:
 
 @pytest.mark.parametrize("suffix", ["gif", "webp"])
 def test_the_photograph_comes_first_and_then_each_word_with_its_map(suffix: str, tmp_path: Path):
-    first, *frames = animate(tmp_path / f"new/a.{suffix}")
+    first, *frames = animate(tmp_path / f"a.{suffix}")
     assert np.asarray(first)[:200].min() > 190
     assert len(frames) == 4
     for frame, (row, column) in zip(frames, PEAKS, strict=True):
@@ -99,7 +91,7 @@ def test_the_photograph_comes_first_and_then_each_word_with_its_map(suffix: str,
 def test_a_colored_map_is_seen_on_a_black_photograph(tmp_path: Path):
     path = tmp_path / "a.png"
     light = gated().best._replace(words=("a",))
-    draw(Drawing(Image.new("RGB", (300, 200)), light, HALF), path, PictureStyle(colormap="inferno"))
+    captioned(light, picture=Image.new("RGB", (300, 200))).save(path, colormap="inferno")
     with Image.open(path) as picture:
         left, right = np.split(np.asarray(picture.convert("RGB")).astype(int)[100:], [picture.width // 2], axis=1)
     assert np.ptp(left.max(axis=2)[20:-20, 20:-20]) == 0
@@ -113,11 +105,7 @@ def test_a_colored_map_is_seen_on_a_black_photograph(tmp_path: Path):
 def test_an_animation_is_as_large_as_asked_but_not_larger_than_the_photograph(
     style: dict[str, Any], width: int, tmp_path: Path
 ):
-    draw(
-        Drawing(Image.new("RGB", (900, 600)), gated().best, Box(0, 0, 900, 600)),
-        tmp_path / "a.gif",
-        PictureStyle(**style),
-    )
+    gated(Image.new("RGB", (900, 600))).save(tmp_path / "a.gif", **style)
     with Image.open(tmp_path / "a.gif") as picture:
         assert picture.width == width
 
@@ -137,7 +125,7 @@ def test_the_whole_caption_is_below_the_photograph(words: list[str], tmp_path: P
     caption, amounts = caption._replace(parts=tuple(words)), []
     for width, height in ((400, 100), (20, 400)):
         path = tmp_path / f"{width}.webp"
-        draw(Drawing(Image.new("RGB", (width, height)), caption, Box(0, 0, width, height)), path)
+        captioned(caption, picture=Image.new("RGB", (width, height))).save(path)
         with Image.open(path) as picture:
             ink = 1 - np.asarray(picture.convert("L"))[height + 10 :] / 255
         assert max(ink[-2:].max(), ink[:, :2].max(), ink[:, -2:].max()) < 0.2
@@ -152,7 +140,7 @@ def test_settings_of_plots_do_not_change_an_animation(tmp_path: Path):
 
 
 def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):
-    draw(Drawing(GREY, output([], np.zeros((1, 3, 3)), np.ones(1)), HALF), tmp_path / "a.webp")
+    captioned(output([], np.zeros((1, 3, 3)), np.ones(1)), picture=GREY).save(tmp_path / "a.webp")
     with Image.open(tmp_path / "a.webp") as picture:
         assert picture.n_frames == 1
 

@@ -5,14 +5,13 @@ import io
 import matplotlib
 import numpy as np
 import pytest
+from browser_pages import captioned
 from matplotlib import font_manager
 from PIL import Image
 from sample_pages import output
 
-from showattendtell.types import Box
 from showattendtell.visualization import figures
-from showattendtell.visualization.figures import FALLBACKS, encode, heatmap_figure
-from showattendtell.visualization.rendering import Drawing
+from showattendtell.visualization.figures import FALLBACKS, encode
 
 CHINESE = "一只黑色的狗在草地上奔跑"
 UNKNOWN = "\U00017000"
@@ -27,8 +26,8 @@ def no_note_yet() -> None:
 def draw(words: str) -> np.ndarray:
     maps = np.full((len(words), 3, 3), 1 / 9)
     caption = output([*words], maps, np.full(len(words), 0.5))
-    picture = encode(heatmap_figure(Drawing(Image.new("RGB", (60, 40), "white"), caption, Box(0, 0, 60, 40))))
-    return np.asarray(Image.open(io.BytesIO(picture)))
+    figure = captioned(caption, picture=Image.new("RGB", (60, 40), "white")).plot()
+    return np.asarray(Image.open(io.BytesIO(encode(figure))))
 
 
 def test_a_caption_in_chinese_is_drawn_with_a_font_that_has_its_letters(

@@ -30,10 +30,9 @@ from showattendtell.visualization.pages import (
     ImageCaptions,
     Page,
     PageEntry,
-    encode_picture,
     make_entry,
     picture_names,
-    write_page,
+    render,
 )
 
 GPU_BATCH_SIZE = 64
@@ -137,8 +136,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
                 file.write([*chain.from_iterable(rows)])
             for stem, output in zip(stems[i], outputs, strict=False):
                 for suffix in suffixes:
-                    picture = encode_picture(output.as_drawn(), f".{suffix}", settings.style)
-                    write_new({folder / f"{stem}.{suffix}": picture})
+                    write_new({folder / f"{stem}.{suffix}": output.draw(f".{suffix}", settings.style)})
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
             uncalibrated |= {row.checkpoint for row in chain(*rows) if not row.is_calibrated}
@@ -146,7 +144,7 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
     finally:
         if entries:
             count = "1 photograph" if len(entries) == 1 else f"{len(entries):,} photographs"
-            write_page(Page(count, models, entries, note), folder / "index.html")
+            write_new({folder / "index.html": render(Page(count, models, entries, note)).encode()})
         for file in files:
             file.close()
     _print_all(f"note: {name} is not calibrated: its confidence is too high" for name in sorted(uncalibrated))
@@ -196,7 +194,9 @@ def caption_split(settings: CaptionSettings, split: Split) -> None:
         entries.append(make_entry(image, outputs, references[image], score))
     about = f"{dataset.title}, {len(entries):,} of {len(all_examples):,} images of {split}"
     models = [captioner.name for captioner in captioners]
-    print(f"written to {write_page(Page(about, models, entries, note_about(settings.checkpoints)), path)}")
+    page = Page(about, models, entries, note_about(settings.checkpoints))
+    [file] = write_new({path: render(page).encode()})
+    print(f"written to {file}")
     if stored.dataset and stored.dataset.arguments.get("skip_unreadable"):
         print_notes(errors)
     elif errors:

@@ -27,10 +27,10 @@ from scipy.ndimage import gaussian_filter
 from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import atomic_write, open_regular, write_errors
 from showattendtell.settings import PictureStyle
-from showattendtell.types import Box
-from showattendtell.visualization.rendering import DARKEST, PLAIN, UNGATED, Drawing
+from showattendtell.types import Box, CaptionOutput
+from showattendtell.visualization.rendering import DARKEST, UNGATED
 
-logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # WenQuanYi has no weight that it calls normal
+logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # of FALLBACKS most systems have one or two
 
 OPEN_TYPE: dict[Any, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none"}
 """Fonts as TrueType in PDF, since publishers refuse matplotlib's default, Type 3; text as text in SVG."""
@@ -82,7 +82,11 @@ FALLBACKS = (
     "Microsoft YaHei",
     "Arial Unicode MS",
 )
-"""Families with Chinese characters, on Linux, macOS and Windows."""
+"""Families with Chinese characters, on Linux, macOS and Windows, after those of matplotlib."""
+
+
+Caption = CaptionOutput[np.ndarray]
+"""In words, with attention (T, rows, columns)."""
 
 
 def encode(figure: Figure, suffix: str = ".png") -> bytes:
@@ -155,20 +159,24 @@ def map_onto_photograph(weights: np.ndarray, seen: Box, width: int, height: int)
     return canvas / max(canvas.max(), np.finfo(np.float32).tiny)
 
 
-def heatmap_figure(drawing: Drawing, style: PictureStyle = PLAIN) -> Figure:
-    """Return a figure with the photograph and its caption, then a panel for each word with its map and beta."""
-    photograph, caption, _ = drawing
+def heatmap_figure(photograph: Image.Image, caption: Caption, seen: Box, style: PictureStyle) -> Figure:
+    """Return a figure with the photograph and its caption, then a panel for each word with its map and beta.
+
+    Args:
+        photograph: upright RGB image.
+        seen: the part that the encoder saw, in fractions of its width and height.
+    """
     dpi, places = style.dpi or DPI, _places(caption.words, style)
     rows = style.rows or math.ceil(len(places) / MOST_COLUMNS)
     columns = math.ceil(len(places) / rows)
     panel = style.width / columns if style.width else PANEL
     scale, edge = panel / PANEL, (1 - FILLED) / 2
-    small, seen = _scale(drawing, min(1.0, SHARP * panel * dpi / max(photograph.size)))
+    small = _scale(photograph, min(1.0, SHARP * panel * dpi / max(photograph.size)))
     high, title_height = FILLED * panel * min(photograph.height / photograph.width, MOST_HIGH), TITLE * scale
     height = (high + title_height) * rows + CAPTION * scale
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
     figure = Figure((panel * columns, height), dpi)
-    text = dict[str, Any](fontfamily=families(), parse_math=False)
+    text = _text_options()
     fitting = 72 * panel * columns / (LETTER * max(1, cell_len(caption.marked)))
     figure.suptitle(caption.marked, fontsize=min(13 * scale, fitting), y=1 - 0.08 * scale / height, va="top", **text)
     gates = caption.gates[: len(caption.words)]
@@ -180,31 +188,31 @@ def heatmap_figure(drawing: Drawing, style: PictureStyle = PLAIN) -> Figure:
         bottom = (rows - 1 - row) * (high + title_height) + edge * panel
         axis = figure.add_axes(((column + edge) / columns, bottom / height, FILLED / columns, high / height))
         axis.axis("off")
-        axis.imshow(_show_map(small, caption.attention, place, seen, style.colormap), origin="upper")
+        axis.imshow(_show_map(small, caption, seen, place, style.colormap), origin="upper")
         if place is not None:
             axis.set_title(titles[place], pad=5 * scale, fontsize=10 * scale, **text)
     return figure
 
 
-def animation(drawing: Drawing, suffix: str, style: PictureStyle = PLAIN) -> bytes:
+def animation(photograph: Image.Image, caption: Caption, seen: Box, style: PictureStyle, suffix: str) -> bytes:
     """Return a GIF or WebP, by the suffix, in an endless loop: the photograph, then each word with its map, above the
-    word and the caption. Beta is not shown."""
-    caption, frames = drawing.caption, []
-    side, dpi = max(drawing.photograph.size), style.dpi or ANIMATED_DPI
+    word and the caption. Beta is not shown. The other arguments are those of `heatmap_figure`."""
+    frames = []
+    side, dpi = max(photograph.size), style.dpi or ANIMATED_DPI
     fit = min(1.0, ANIMATED_SIDE / side)
-    wanted = style.width * dpi / drawing.photograph.width if style.width else fit * dpi / ANIMATED_DPI
+    wanted = style.width * dpi / photograph.width if style.width else fit * dpi / ANIMATED_DPI
     scale = min(1.0, MOST_ANIMATED / side, wanted)
-    small, seen = _scale(drawing, scale)
+    small = _scale(photograph, scale)
     zoom = scale / fit
     width = max(small.width, round(ANIMATED_WIDTH * zoom))
     lines = Text(caption.marked).wrap(Console(), round(width / zoom) // CELL - 1)  # also breaks text without spaces
     written = round(zoom * (WORD_LINE + LINE * len(lines)))
     height = small.height + written
-    text = dict[str, Any](fontfamily=families(), parse_math=False, ha="center")
+    text = {**_text_options(), "ha": "center"}
     places = _places(caption.words, style)
     for place in places:
         figure = Figure((width / ANIMATED_DPI, height / ANIMATED_DPI), ANIMATED_DPI)
-        shown = _show_map(small, caption.attention, place, seen, style.colormap)
+        shown = _show_map(small, caption, seen, place, style.colormap)
         figure.figimage(np.asarray(shown), (width - small.width) // 2, written, origin="upper")
         if place is not None:
             mark = {"facecolor": MARK, "edgecolor": "none", "pad": 3 * zoom}
@@ -218,25 +226,30 @@ def animation(drawing: Drawing, suffix: str, style: PictureStyle = PLAIN) -> byt
     return content.getvalue()
 
 
+def _text_options() -> dict[str, Any]:
+    """Return options for captions: the fonts, of which each letter has the first with it, and no formulas."""
+    return {"fontfamily": [*matplotlib.rcParams["font.family"], *FALLBACKS], "parse_math": False}
+
+
 def _places(words: Sequence[str], style: PictureStyle) -> list[int | None]:
     """Return what the panels of a figure and the frames of an animation show: the photograph (None), then the maps of
     these words."""
     return [None, *(place for place, word in enumerate(words) if style.words is None or word in style.words)]
 
 
-def _scale(drawing: Drawing, scale: float) -> tuple[Image.Image, Box]:
-    """Scale the photograph, and the part that the encoder saw."""
-    width, height = (max(1, round(side * scale)) for side in drawing.photograph.size)
-    return drawing.photograph.convert("RGB").resize((width, height)), drawing.seen.scaled(scale, scale)
+def _scale(photograph: Image.Image, scale: float) -> Image.Image:
+    width, height = (max(1, round(side * scale)) for side in photograph.size)
+    return photograph.convert("RGB").resize((width, height))
 
 
 def _show_map(
-    photograph: Image.Image, attention: np.ndarray, place: int | None, seen: Box, colormap: str | None
+    photograph: Image.Image, caption: Caption, seen: Box, place: int | None, colormap: str | None
 ) -> Image.Image:
     """Lay the map of a word over the photograph: in colors, or by darkening it where attention is small."""
     if place is None:
         return photograph
-    light = map_onto_photograph(attention[place], seen, photograph.width, photograph.height)
+    width, height = photograph.size
+    light = map_onto_photograph(caption.attention[place], seen.scaled(width, height), width, height)
     pixels: np.ndarray = np.asarray(photograph, dtype=np.float32)
     if colormap:
         pixels = (1 - OPAQUE) * pixels + OPAQUE * 255 * find_colormap(colormap)(light)[..., :3]
@@ -250,12 +263,6 @@ def find_colormap(name: str) -> Colormap:
     if name not in matplotlib.colormaps:
         raise UserError(f"colormap={name} is not one of matplotlib's{did_you_mean(name, matplotlib.colormaps)}")
     return matplotlib.colormaps[name]
-
-
-def families() -> list[str]:
-    """Return matplotlib's families, and those of FALLBACKS that it has found; each letter has the first with it."""
-    found = set(font_manager.get_font_names())
-    return [*matplotlib.rcParams["font.family"], *(family for family in FALLBACKS if family in found)]
 
 
 @cache

@@ -21,10 +21,10 @@ from PIL import Image
 from showattendtell.errors import UserError
 from showattendtell.metrics.attention import CONTENT, word_class
 from showattendtell.readers.coco import CATEGORIES, names_of
-from showattendtell.runtime.files import atomic_write, expand_home, write_errors, write_new
+from showattendtell.runtime.files import atomic_write, expand_home, write_errors
 from showattendtell.settings import Dpi, Inches, PictureStyle, PositiveInt, Text, checked
 from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.rendering import ANIMATIONS, DARKEST, PLAIN, UNGATED, Drawing, fill
+from showattendtell.visualization.rendering import DARKEST, UNGATED, fill
 
 PICTURES = ("png", "svg", "pdf", "gif", "webp")
 """Formats of pictures."""
@@ -117,9 +117,16 @@ class ImageCaptions:
         if suffix == ".html":
             content = render(self._page()).encode()
         else:
-            content = encode_picture(self.as_drawn(), suffix, checked(PictureStyle)(**style))
+            content = self.draw(suffix, checked(PictureStyle)(**style))
         with write_errors(path), atomic_write(path) as stream:
             stream.write(content)
+
+    def draw(self, suffix: str, style: PictureStyle) -> bytes:
+        """Return the content of a picture: an animation for `.gif` and `.webp`, otherwise the figure of `plot`."""
+        from showattendtell.visualization.figures import animation, encode, heatmap_figure
+
+        drawn = self.photograph, self.best, self.seen, style
+        return animation(*drawn, suffix) if suffix in (".gif", ".webp") else encode(heatmap_figure(*drawn), suffix)
 
     @checked
     def plot(
@@ -141,11 +148,7 @@ class ImageCaptions:
         """
         from showattendtell.visualization.figures import heatmap_figure
 
-        return heatmap_figure(self.as_drawn(), PictureStyle(width, dpi, colormap, words, rows))
-
-    def as_drawn(self) -> Drawing:
-        """Return what the functions of `figures` draw."""
-        return Drawing(self.photograph, self.best, self.seen.scaled(*self.photograph.size))
+        return heatmap_figure(self.photograph, self.best, self.seen, PictureStyle(width, dpi, colormap, words, rows))
 
     def _page(self) -> "Page":
         return Page("1 photograph", ["model"], [make_entry(self.name, [self])])
@@ -167,14 +170,6 @@ class ImageCaptions:
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.best.marked}>"
-
-
-def encode_picture(drawing: Drawing, suffix: str, style: PictureStyle = PLAIN) -> bytes:
-    """Return a file: an animation as GIF or WebP, or the figure of `heatmap_figure`."""
-    from showattendtell.visualization.figures import animation, encode, heatmap_figure
-
-    is_animated = suffix in ANIMATIONS
-    return animation(drawing, suffix, style) if is_animated else encode(heatmap_figure(drawing, style), suffix)
 
 
 def picture_names(images: Sequence[str], models: Sequence[str]) -> list[tuple[str, ...]]:
@@ -248,12 +243,6 @@ def make_entry(
     copy = Image.open(content)  # keeps the compressed bytes only, until its pixels are used
     reduced = [replace(output, photograph=copy) for output in outputs]
     return PageEntry(name, picture, reduced, references, measures)
-
-
-def write_page(page: Page, path: Path) -> Path:
-    """Write the page as one new file and return its path. See `write_new`."""
-    [file] = write_new({path: render(page).encode()})
-    return file
 
 
 def render(page: Page, template: str = "page.html") -> str:

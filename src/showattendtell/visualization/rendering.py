@@ -2,15 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from PIL import Image
-
-from showattendtell.settings import PictureStyle
-from showattendtell.types import Box, CaptionOutput
 
 DARKEST = 0.15
 """Brightness of the photograph where the attention is 0."""
@@ -18,29 +13,9 @@ DARKEST = 0.15
 UNGATED = 0.995
 """Gates from here on are shown as 1.00; models without a gate never have less."""
 
-ANIMATIONS = (".gif", ".webp")
-"""Suffixes of pictures that move."""
-
 FOLDER = Path(__file__).parent
 EXAMPLES = FOLDER / "examples"
 """The photographs that pages offer to try, which `upload.html` describes: from COCO 2017, licensed CC BY 2.0."""
-
-
-PLAIN = PictureStyle()
-"""The default style of pictures."""
-
-
-class Drawing(NamedTuple):
-    """A caption to be drawn.
-
-    photograph  upright RGB image
-    caption     in words, with attention (T, rows, columns)
-    seen        the part of the photograph that the encoder saw, in pixels
-    """
-
-    photograph: Image.Image
-    caption: CaptionOutput[np.ndarray]
-    seen: Box
 
 
 def fill(template: str | Path, **content: object) -> str:

@@ -10,6 +10,7 @@ An object that a caption mentions twice counts twice.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -185,7 +186,8 @@ class CHAIR(GatheredMetric):
 
     def compute(self) -> dict[str, Tensor]:
         """Return the rates so far; 0 without captions."""
-        return scalars(hallucination_rates(find_hallucinations(*item, self._names) for item in self.items()))
+        named = partial(find_hallucinations, names=self._names)
+        return scalars(hallucination_rates(named(*item) for item in self.items()))
 
 
 MIN_PHRASES = 10
