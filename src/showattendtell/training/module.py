@@ -29,13 +29,13 @@ from showattendtell.metrics.tokenizers import MetricError
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
-from showattendtell.models.kernels import device_module
 from showattendtell.results.tables import print_scores
 from showattendtell.runtime.distributed import gather, rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
 from showattendtell.text.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
+from showattendtell.training.steps import StepRunner, step_runner
 from showattendtell.types import Batch, BatchShard, ShardedBatch
 
 TRAINED = "training_sums"
@@ -123,7 +123,6 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.schedule = schedule or cosine_of_recipe
         self.step_nll: Tensor | None = None
         """-log p per word of the last training step whose loss computed it."""
-        self.graphs: Any = None  # `StepGraphs` of an extension, in training on a device that has it
         self._train_means, self._val_means = RunningMeans(), Means()
         scores = {"bleu": CorpusBLEU(), "cider": CIDErD(), "endings": Endings(), "diversity": Diversity()}
         self._scores: Any = nn.ModuleDict({**scores, "meteor": METEOR()})  # METEOR starts Java, in `trainer.test` alone
@@ -145,6 +144,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         if self.loss is None:
             self.loss = loss_of_recipe(resolve_name(self.captioner.attention.loss))
         self.loss.check(self.captioner)
+        self.steps = StepRunner(self.loss, self.captioner, self.encoder)
         self._word_classes = WordClasses(self.vocabulary)
 
     def setup(self, stage: str) -> None:
@@ -211,13 +211,12 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         )
 
     def on_fit_start(self) -> None:
-        steps = device_module("steps", self.device)
-        self.graphs = steps and steps.StepGraphs(self.loss, self.captioner, self.encoder)
+        self.steps = step_runner(self.device)(self.loss, self.captioner, self.encoder)
 
     def on_fit_end(self) -> None:
-        if self.graphs and rank() == 0:
-            print(self.graphs)
-        self.graphs = None  # a module with graphs cannot be copied
+        if (description := self.steps.describe()) and rank() == 0:
+            print(description)
+        self.steps = StepRunner(self.loss, self.captioner, self.encoder)  # CUDA graphs cannot be copied
 
     def training_step(self, sharded_batch: ShardedBatch[Batch], batch_idx: int) -> Tensor:
         """Return the loss of a part of a batch, weighted so that the mean over processes equals the batch loss."""
@@ -244,16 +243,13 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
                 self._train_means.update({"gradient_norm": (norm, 1)})
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode pixels (I, 3, H, W) as grids (I, L, D); by graphs where the encoder is trained on a GPU."""
-        if self.graphs is None or not (self.training and self.encoder.trainable):
-            return super().encode(pixels)
-        return self.graphs.encode(pixels)
+        """Encode pixels (I, 3, H, W) as grids (I, L, D)."""
+        is_trained = self.training and self.encoder.trainable
+        return self.steps.encode(pixels) if is_trained else super().encode(pixels)
 
     def on_before_backward(self, loss: Tensor) -> None:
-        if self.graphs is not None and self.trainer.accumulate_grad_batches > 1:
-            for parameter in self.parameters():
-                # gradients of an earlier batch may lie in the memory of a graph, which now writes the next ones there
-                parameter.grad = None if parameter.grad is None else parameter.grad.clone()
+        if self.trainer.accumulate_grad_batches > 1:
+            self.steps.keep_gradients(self.parameters())
 
     def _step(self, batch: Batch, shard: BatchShard, log_nll: bool) -> LossOutput:
         """Return the terms of a step; reference captions that the loss does not use are scored for logging only."""
@@ -262,8 +258,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         output = LossOutput(None, {}, {})
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
-                loss = self.loss if self.graphs is None else self.graphs.loss
-                output = loss(self.captioner, regions, batch.image_index, batch.tokens, shard, batch.targets)
+                output = self.steps.loss(regions, batch.image_index, batch.tokens, shard, batch.targets)
         terms = {name: weight * value for name, value in output.terms.items() if weight}
         if critic is None:
             return LossOutput(output.nll, terms, output.metrics)

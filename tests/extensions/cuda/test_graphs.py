@@ -102,7 +102,7 @@ def test_steps_are_captured_while_a_thread_pins_batches():
     with ThreadPoolExecutor(1) as thread:
         pinned = thread.submit(pin)
         for words in (7, 6, 5, 4) * 2:
-            total(graphs.loss(captioner, regions, rows, tokens[:, :words], BatchShard(1.0, 16)).terms).backward()
+            total(graphs.loss(regions, rows, tokens[:, :words], BatchShard(1.0, 16)).terms).backward()
         stop.set()
         assert pinned.result()
     assert len(graphs) == 4
@@ -119,8 +119,7 @@ def test_graphs_compute_the_loss_and_its_gradients(attention: str):
     for step, shape in enumerate(shapes):
         batch = [part.cuda() for part in make_batch(*shape, seed=step)]
         shard = BatchShard(1.0, shape[1])
-        values = [function(captioner, *batch, shard, None) for function in (graphs.loss, eager)]
-        captured, expected = values
+        captured, expected = values = [graphs.loss(*batch, shard), eager(captioner, *batch, shard)]
         assert captured.terms.keys() == expected.terms.keys()
         assert captured.metrics.keys() == expected.metrics.keys()
         torch.testing.assert_close(captured.nll, expected.nll)
@@ -178,7 +177,7 @@ def train(
         if not has_graphs:
             patch.setattr(Graphs, "_wants", lambda graphs, key: False)
         number = list[int]()
-        patch.setattr(module, "on_fit_end", lambda: number.append(len(module.graphs)))
+        patch.setattr(module, "on_fit_end", lambda: number.append(len(module.steps)))
         trainer.fit(module, data)
     return losses.values, number[0]
 

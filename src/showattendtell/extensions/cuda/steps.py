@@ -5,7 +5,7 @@ The kernels of a training step are small, and Python launches them more slowly t
 
 import logging
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.func import functional_call
 from showattendtell.losses.caption import LossOutput, SoftLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
+from showattendtell.training.steps import StepRunner
 from showattendtell.types import AttentionTargets, BatchShard
 
 log = logging.getLogger(__name__)
@@ -118,42 +119,39 @@ class Graphs:
         return graph, list(learned.values())
 
 
-class StepGraphs:
+class StepGraphs(StepRunner):
     """Runs the encoder and the training loss by CUDA graphs where that is possible, and else as they are.
 
-    Batches are filled up to few numbers of images. A captured loss has no `outputs`.
+    Batches are filled up to few numbers of images.
     """
 
     def __init__(self, loss: SoftLoss, captioner: Captioner, encoder: Encoder):
         # Gradients are accumulated on the stream on which the graphs were captured, which is correct, only slower.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
-        self._loss, self._captioner, self._encoder = loss, captioner, encoder
+        super().__init__(loss, captioner, encoder)
         self._of_loss, self._of_encoder = Graphs(), Graphs()
         self._flat: dict[int, _FlatLoss] = {}
 
     def __len__(self) -> int:
         return len(self._of_loss) + len(self._of_encoder)
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
         memory = self._of_loss.memory + self._of_encoder.memory
         return f"CUDA graphs of {len(self)} shapes of batches took {memory / 1e9:.1f} GB"
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Encode pixels (I, 3, H, W) as grids (I, L, D), as the encoder does."""
         normalized = self._encoder.preprocessing.normalize(pixels)  # copies constants, which a graph cannot
         grids = self._of_encoder.call(self._encoder, [fill_up(normalized, IMAGE_MULTIPLE)])
-        return self._encoder(normalized) if grids is None else grids[: len(pixels)]
+        return super().encode(normalized) if grids is None else grids[: len(pixels)]
 
     def loss(
         self,
-        captioner: Captioner,
         regions: Tensor,
         image_index: Tensor,
         tokens: Tensor,
         shard: BatchShard,
         targets: AttentionTargets | None = None,
     ) -> LossOutput:
-        """Compute the loss, as the loss does."""
         results = None
         if self._loss.is_capturable:
             maps = self._loss.target_maps(targets, tokens)
@@ -161,14 +159,27 @@ class StepGraphs:
             flat = self._flat.setdefault(shard.num_captions, _FlatLoss(self._loss, self._captioner, shard))
             results = self._of_loss.call(flat, given, shard.num_captions)
         if results is None:
-            return self._loss(captioner, regions, image_index, tokens, shard, targets)
+            return super().loss(regions, image_index, tokens, shard, targets)
         return flat.restore(results)
+
+    def keep_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        for parameter in parameters:
+            # they may lie in the memory of a graph, which now writes the next ones there
+            parameter.grad = None if parameter.grad is None else parameter.grad.clone()
+
+
+Runner = StepGraphs
+"""The class of `training.steps` on these devices."""
 
 
 @contextmanager
 def _alone_on_this_thread() -> Iterator[None]:
     """Let other threads call CUDA while a graph is captured. By default a call of the thread that copies batches to
-    pinned memory would end the capture, and the thread. `make_graphed_callables` has no such setting in torch 2.11."""
+    pinned memory would end the capture, and the thread.
+
+    Hack: replaces a method of torch, since `make_graphed_callables` of torch 2.11 does not pass `capture_error_mode`
+    on.
+    """
     begin = torch.cuda.CUDAGraph.capture_begin
 
     def begin_on_thread(graph: Any, *arguments: Any, **settings: Any) -> None:
