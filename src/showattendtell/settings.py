@@ -105,6 +105,20 @@ class Node:
         given = {name: value for name, value in arguments.items() if value is not None}
         return replace(self, arguments={**self.arguments, **given})
 
+    def __str__(self) -> str:
+        """Return the call as Python writes it, without the module and arguments that are None."""
+        return _call({"_target_": self.target, **self.arguments})
+
+
+def _call(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_call, value))}]"
+    if not isinstance(value, Mapping):
+        return str(value)
+    name = value.get("_target_", "").rpartition(".")[2]
+    given = {key: part for key, part in value.items() if part is not None and key not in ("_target_", "_partial_")}
+    return f"{name}({', '.join(f'{key}={_call(part)}' for key, part in given.items())})"
+
 
 Nodes = Mapping[str, Node | None]
 """Parts by name; None for one that was switched off."""

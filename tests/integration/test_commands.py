@@ -67,6 +67,8 @@ def test_training_leaves_what_the_readme_says(trained: Any, folder: Path):
     assert 0 < logged["train/nll_per_word"] < math.log(100)
     assert 0 <= logged["val/bleu4"] <= 100
     assert trained.err.strip() == ""
+    assert re.search(r"^attention: SoftAttention\(score=AdditiveScore\(", trained.out, re.MULTILINE)
+    assert re.search(r"^trainer: Trainer\(.*max_epochs=2.*\)$", trained.out, re.MULTILINE)
 
 
 @pytest.fixture(scope="session")
@@ -157,7 +159,7 @@ def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_capti
     settings = ["encoder.pool=2", "features.dtype=int8", "features.views=2", "cache=other", "dataset.train=4"]
     settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/other"]
     output = assert_done(run("train", *settings)).err
-    assert "8 images x 2 views x 64 x 40 in int8" in output
+    assert "features: 8 images, " in output
     assert list((folder / "other/features").glob("*/tf_efficientnet_lite0-8-128-*-pool2-int8-2views/store.json"))
     checkpoint = "checkpoint=runs/other/best.ckpt"
     assert_done(run("evaluate", checkpoint, WORDS_ONLY, "split=train"))

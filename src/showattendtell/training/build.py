@@ -45,6 +45,9 @@ from showattendtell.types import Example
 NEEDED = {"barebones": False, "enable_checkpointing": True}
 """Settings of the Trainer without whose value a run has no checkpoints or no logs."""
 
+PARTS = ("encoder", "attention", "decoder", "loss", "decoding", "optimizer", "schedule", "trainer")
+"""What a run prints of itself, one line each."""
+
 FEW = 64
 """Images of each split that a training of one batch reads."""
 
@@ -75,6 +78,9 @@ def build_training(settings: TrainSettings, record: Mapping[str, Any]) -> tuple[
     references = dataset.split("train")
     dataset = build(settings.distillation, dataset=dataset, tokenizer=vocabulary.tokenizer)
     print_dataset(dataset, vocabulary)
+    for part in PARTS:
+        print(f"{part}: {getattr(settings, part)}")
+    print(f"callbacks: {', '.join(name for name, callback in settings.callbacks.items() if callback)}")
     data = build(settings.data, dataset=dataset, vocabulary=vocabulary, source=source, seed=settings.seed)
     metadata = build_metadata(record, read_choices(), vocabulary, encoder, dataset)
     if origin:

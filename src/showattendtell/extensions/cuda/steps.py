@@ -122,7 +122,7 @@ class Graphs:
 class StepGraphs(StepRunner):
     """Runs the encoder and the training loss by CUDA graphs where that is possible, and else as they are.
 
-    Batches are filled up to few numbers of images.
+    Batches are filled up to few numbers of images. A captured loss has no `outputs`.
     """
 
     def __init__(self, loss: SoftLoss, captioner: Captioner, encoder: Encoder):
