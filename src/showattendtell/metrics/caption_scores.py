@@ -5,24 +5,36 @@ distributed training `compute` returns the score of the captions of all processe
 """
 
 import json
+import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
+from pycocoevalcap.meteor.meteor import Meteor
 from pycocoevalcap.rouge.rouge import Rouge
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from showattendtell.errors import UserError, did_you_mean
-from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_scores
+from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics, corpus_scores
 from showattendtell.metrics.diversity import diversity, ending_rates
-from showattendtell.metrics.meteor import measure_meteor
 from showattendtell.metrics.ngrams import measure_bleu, measure_cider
-from showattendtell.metrics.tokenizers import Caption, CaptionPair, MetricError, pair_up, split_captions
+from showattendtell.metrics.tokenizers import (
+    ENGLISH,
+    Caption,
+    CaptionPair,
+    MetricError,
+    find_java,
+    pair_up,
+    split_captions,
+)
+from showattendtell.text.tokenizers import are_unspaced
 
 
 class GatheredMetric(Metric):
@@ -110,14 +122,52 @@ class CorpusBLEU(CaptionScore):
         return scalars(corpus_scores([self.statistics()]))
 
 
+@dataclass(frozen=True, eq=False)
+class MeteorScores(SufficientStatistics):
+    """METEOR in percent, of the corpus, which is not the mean over the captions, and of each caption (N,)."""
+
+    corpus: float
+    by_image: Array
+
+    def scores(self, copies: Array) -> dict[str, Array]:
+        """Return the score of the corpus, plus how much the mean over the captions of a resample differs from theirs.
+
+        The score of a resample itself would need another run of the program.
+        """
+        return {"meteor": self.corpus + (copies - 1) @ self.by_image / len(self.by_image)}
+
+    def per_image(self) -> dict[str, Array]:
+        return {"meteor": self.by_image}
+
+
 class METEOR(CaptionScore):
-    """METEOR 1.5 of a corpus (Denkowski and Lavie 2014), in percent; runs Java.
+    """METEOR 1.5 of a corpus (Denkowski and Lavie 2014), in percent, by the Java program in pycocoevalcap.
 
     Raises:
-        MetricError: Java is missing, or the program fails.
+        MetricError: the captions are not in English, Java is missing, or the program fails.
     """
 
-    measure = staticmethod(measure_meteor)
+    def measure(self, pairs: Sequence[CaptionPair]) -> MeteorScores:
+        if are_unspaced(pair.hypothesis.replace(" ", "") for pair in pairs):
+            raise MetricError("METEOR has paraphrases of English only; these captions are in a script without spaces")
+        java = find_java()
+        # pycocoevalcap starts the `java` on PATH
+        with patch.dict(os.environ, PATH=str(java.parent), JAVA_TOOL_OPTIONS=" ".join(ENGLISH)):
+            meteor = Meteor()
+        captions = {n: [_one_line(pair.hypothesis)] for n, pair in enumerate(pairs)}
+        references = {n: list(map(_one_line, pair.references)) for n, pair in enumerate(pairs)}
+        try:
+            corpus, by_image = meteor.compute_score(references, captions)
+        except (OSError, ValueError) as error:
+            meteor.lock.release()  # held by compute_score, and awaited when `meteor` is deleted
+            raise MetricError(f"METEOR ended without scores: {error}") from None
+        return MeteorScores(100 * corpus, 100 * np.array(by_image))
+
+
+def _one_line(caption: str) -> str:
+    """Return a caption without line breaks and the separator of captions, which would shift all later answers, and with
+    question marks for what UTF-8 cannot encode."""
+    return " ".join(caption.encode(errors="replace").decode().replace("|||", "").split())
 
 
 class ROUGEL(CaptionScore):

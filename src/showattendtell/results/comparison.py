@@ -4,7 +4,6 @@ import csv
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -100,15 +99,12 @@ def _scoring(result: Result) -> dict[str, str]:
 
 
 def _folder_names(groups: Sequence[Sequence[Result]]) -> list[str]:
-    """Return the folder of each group, below the folder of all; if it has results of another group, the first file."""
-    files = [[os.path.abspath(result.path) for result in group] for group in groups]
-    top = os.path.commonpath(map(os.path.dirname, chain.from_iterable(files)))
-    names = []
-    for own in files:
-        name = os.path.commonpath(map(os.path.dirname, own))
-        if any(Path(other).is_relative_to(name) for group in files if group is not own for other in group):
-            name = own[0]
-        names.append(os.path.basename(name) if name == top else os.path.relpath(name, top))
+    """Return the folder of each group below the folder of all, or the first file of groups in the same folder."""
+    folders = [os.path.commonpath([Path(result.path).absolute().parent for result in group]) for group in groups]
+    top, names = os.path.commonpath(folders), []
+    for folder, group in zip(folders, groups, strict=True):
+        path = folder if folders.count(folder) == 1 else os.path.abspath(group[0].path)
+        names.append(os.path.basename(path) if path == top else os.path.relpath(path, top))
     return names
 
 
