@@ -10,13 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import (
-    CaptionDataset,
-    GridSource,
-    ImageSource,
-    PixelSource,
-    TargetMaker,
-)
+from showattendtell.datamodules.datasets import CaptionDataset, GridSource, ImageSource, PixelSource, TargetMaker
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.images.augmentation import Augmentation

@@ -10,13 +10,7 @@ from PIL import Image
 from three_images import CAPTIONS, examples_of, numbered, vocabulary
 
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import (
-    CaptionDataset,
-    GridSource,
-    ImageDataset,
-    PixelSource,
-    default_workers,
-)
+from showattendtell.datamodules.datasets import CaptionDataset, GridSource, ImageDataset, PixelSource, default_workers
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.images.augmentation import Augmentation

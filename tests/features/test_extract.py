@@ -5,7 +5,6 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -123,31 +122,6 @@ def test_after_kill_9_of_all_processes_the_store_is_the_same(
     assert content(path) == content(uninterrupted)
 
 
-@pytest.mark.slow
-def test_workers_end_if_only_the_process_that_started_them_is_killed(
-    dataset: Dataset, encoder: Encoder, tmp_path: Path
-):
-    path = tmp_path / "grids"
-    process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, 2, 2))
-    process.start()
-    while not has_batch(path):
-        assert process.is_alive()
-        time.sleep(0.002)
-    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    process.kill()
-    process.join()
-    while any(is_running(worker) for worker in workers):
-        time.sleep(0.01)
-    assert len(workers) > 0
-    assert len(list(path.glob("0*.json"))) < 4
-
-
-def is_running(process: str) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
 def kill_after_a_batch(path: Path) -> None:
     """Kill a child of this process when a batch is written."""
     while not has_batch(path):
@@ -161,10 +135,7 @@ def has_batch(path: Path) -> bool:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
-    dataset: Dataset,
-    encoder: Encoder,
-    uninterrupted: Path,
-    tmp_path: Path,
+    dataset: Dataset, encoder: Encoder, uninterrupted: Path, tmp_path: Path
 ):
     path = tmp_path / "grids"
     killer = Thread(target=kill_after_a_batch, args=(path,))

@@ -7,13 +7,7 @@ import torch
 from PIL import Image, ImageOps
 from repository import SHARED
 
-from showattendtell.images.reading import (
-    Preprocessing,
-    find_images,
-    image_size,
-    open_image,
-    read_pixels,
-)
+from showattendtell.images.reading import Preprocessing, find_images, image_size, open_image, read_pixels
 
 COCO_MINI = SHARED / "coco_mini"
 UPRIGHT = np.random.default_rng(0).integers(0, 256, size=(2, 3, 3), dtype=np.uint8)
@@ -87,13 +81,6 @@ def test_photographs_decoded_fast_have_the_pixels_that_pillow_decodes():
     for path in photographs(20):
         slow, fast = np.asarray(open_image(path)).astype(int), read_pixels(path)
         np.testing.assert_allclose(fast.permute(1, 2, 0).int(), slow, rtol=0, atol=1)
-
-
-def test_jpegs_are_read_also_where_torchvision_has_no_decoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    path = save_turned(tmp_path / "a.jpg", 1, scale=10)
-    fast = read_pixels(path)
-    monkeypatch.delattr("torchvision.io.decode_jpeg")
-    torch.testing.assert_close(read_pixels(path), fast, rtol=0, atol=1)
 
 
 def test_folders_are_searched_with_their_subfolders_in_sorted_order_and_each_once(tmp_path: Path):

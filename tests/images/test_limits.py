@@ -116,8 +116,5 @@ def test_nothing_is_opened_that_starts_a_program(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was started"))
     (tmp_path / "a.jpg").write_bytes(POSTSCRIPT)
     for read in (open_image, read_pixels, lambda path: image_size(str(path))):
-        with pytest.raises(
-            UserError,
-            match=r"a.jpg cannot be read \(it is empty or of no known image format\)",
-        ):
+        with pytest.raises(UserError, match=r"a.jpg cannot be read \(it is empty or of no known image format\)"):
             read(tmp_path / "a.jpg")

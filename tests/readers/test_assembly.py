@@ -38,10 +38,7 @@ def test_examples_hold_tokenized_captions_and_the_path_of_the_image():
 def test_captions_beyond_the_number_and_without_words_are_dropped_and_counted():
     dataset = assemble("letters", said({"a.jpg": ["a", "...", *"bcdefg", ""]}), Path(), captions_per_image=5)
     assert [caption.words for caption in dataset.split("train")[0].captions] == [(letter,) for letter in "abcde"]
-    assert dataset.notes == (
-        "dropped captions without a word: 2",
-        "dropped captions beyond 5 of an image: 2",
-    )
+    assert dataset.notes == ("dropped captions without a word: 2", "dropped captions beyond 5 of an image: 2")
 
 
 @pytest.mark.parametrize(

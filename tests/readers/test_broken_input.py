@@ -40,10 +40,6 @@ def text(name: str, content: str, encoding: str = "utf-8") -> Callable[[Path], A
     return lambda root: (root / name).write_text(content, encoding, newline="")
 
 
-def raw(name: str, content: bytes) -> Callable[[Path], Any]:
-    return lambda root: (root / name).write_bytes(content)
-
-
 def rows(*lines: str) -> Callable[[Path], Any]:
     return text("captions.csv", "\n".join(["image,caption,split", *lines]))
 
@@ -121,10 +117,7 @@ KINDS = {
     "a caption of an unknown image": Kind(
         coco(annotations=[{"image_id": 7, "caption": "A dog ."}]), "has a caption for image 7", settings=JSON_FILE
     ),
-    "an absolute path to no photograph": Kind(
-        rows("/etc/z.jpg,A dog .,train"),
-        "images/etc/z.jpg; unpack or copy",
-    ),
+    "an absolute path to no photograph": Kind(rows("/etc/z.jpg,A dog .,train"), "images/etc/z.jpg; unpack or copy"),
     "a caption without end": Kind(rows(f"a.jpg,{'dog ' * 1001},train"), "image a.jpg has a caption of 1,001 words"),
     "a path that leads out": Kind(rows("../../z.jpg,A dog .,train"), "images/z.jpg; unpack or copy"),
     "an image listed twice": Kind(

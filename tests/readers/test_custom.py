@@ -9,7 +9,6 @@ import pytest
 from repository import ROOT
 
 from showattendtell.errors import UserError
-from showattendtell.readers.assembly import split_by_hash
 from showattendtell.readers.custom import read_custom
 from showattendtell.readers.formats import read_captions
 from showattendtell.types import Dataset
@@ -35,12 +34,6 @@ def write_csv(root: Path, said: dict[str, list[str]], splits: dict[str, list[str
         rows.writerows([split, image, text] for image, split in owner(splits).items() for text in said[image])
 
 
-def write_lists(root: Path, splits: dict[str, list[str]]) -> None:
-    (root / "lists").mkdir()
-    for split, images in splits.items():
-        (root / "lists" / f"{split}.txt").write_text("".join(f"{image}\n" for image in images))
-
-
 def names(dataset: Dataset) -> dict[str, list[str]]:
     return {split: [example.image for example in examples] for split, examples in dataset.splits.items()}
 
@@ -61,23 +54,6 @@ def test_a_table_gives_its_images_captions_and_splits(root: Path):
     for example in dataset.examples():
         assert example.path == str(root / "images" / example.image)
         assert [caption.written for caption in example.captions] == SAID[example.image]
-
-
-def test_without_splits_a_hash_of_the_names_shares_the_images_out(root: Path):
-    said = {f"{number}.jpg": ["A dog ."] for number in range(60)}
-    for image in said:
-        (root / "images" / image).touch()
-    (root / "captions.csv").write_text("".join(["image,caption\n", *(f"{image},A dog .\n" for image in said)]))
-    dataset = read_custom(str(root), val=0.2, test=0.3)
-    expected = split_by_hash(said, {"val": 0.2, "test": 0.3})
-    assert owner(names(dataset)) == expected
-    assert dataset.notes[0] == "no splits are given, so a hash of the images' names chooses them"
-
-
-def test_lists_take_precedence_over_splits_in_the_file(root: Path):
-    write_csv(root, SAID, SPLITS)
-    write_lists(root, {"train": ["d.jpg"], "val": ["b.jpg"]})
-    assert names(read_custom(str(root), splits="lists")) == {"train": ["d.jpg"], "val": ["b.jpg"]}
 
 
 def test_captions_and_images_may_be_anywhere(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -6,13 +6,7 @@ import pytest
 from repository import SHARED
 
 from showattendtell.errors import UserError
-from showattendtell.readers.flickr import (
-    mark_entities,
-    open_entities,
-    read_boxes,
-    read_flickr8k,
-    read_sentence,
-)
+from showattendtell.readers.flickr import mark_entities, open_entities, read_boxes, read_flickr8k, read_sentence
 from showattendtell.text.tokenizers import tokenize
 from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
