@@ -23,11 +23,11 @@ from showattendtell.features.store import (
     MANIFEST,
     FeatureStore,
     ShardRecord,
+    StorePlan,
     grid_type,
     shard_file,
     shard_header,
 )
-from showattendtell.features.writer import StorePlan
 
 SIZES = (8_000, 120_000)
 ROWS, COLUMNS, REGION_DIM = 14, 14, 512

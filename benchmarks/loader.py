@@ -21,8 +21,14 @@ from benchmarks.harness.timing import seconds_of
 from benchmarks.sampler import BATCH_SIZE, CAPTIONS_PER_IMAGE, draw_lengths
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.datamodules.datasets import GridSource
-from showattendtell.features.store import FeatureStore, FileStamp
-from showattendtell.features.writer import EncodedBatch, StorePlan, write_shards, write_store
+from showattendtell.features.store import (
+    EncodedBatch,
+    FeatureStore,
+    FileStamp,
+    StorePlan,
+    write_shards,
+    write_store,
+)
 from showattendtell.images.reading import Preprocessing
 from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.models.attention import SoftAttention

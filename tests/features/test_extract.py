@@ -17,8 +17,7 @@ from slow_cases import slow_after
 
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
-from showattendtell.features.store import FeatureStore, is_finished
-from showattendtell.features.writer import BATCH_SIZE
+from showattendtell.features.store import BATCH_SIZE, FeatureStore, is_finished
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Caption, Dataset, Example
 
@@ -163,25 +162,6 @@ def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
     assert [example.image for example in readable.examples()] == left
     whole = FeatureStore(uninterrupted)
     torch.testing.assert_close(store[store.rows(left)], whole[whole.rows(left)], rtol=2e-3, atol=1e-3)
-
-
-def test_the_second_view_is_what_the_encoder_gives_for_the_mirrored_photograph(
-    dataset: Dataset, encoder: Encoder, tmp_path: Path
-):
-    """Scaled to 80 x 64, a photograph has its square in the middle, and so has its mirror image."""
-    store, _ = open_features(few(dataset), encoder, tmp_path / "grids", False, Extraction(views=2))
-    examples = few(dataset).examples()
-    mirrored = []
-    for example in examples:
-        with Image.open(example.path) as image:
-            mirrored.append(encoder.preprocessing(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)))
-    with torch.no_grad():
-        expected = encoder(torch.stack(mirrored))
-    rows = store.rows([example.image for example in examples])
-    stored = store.read(rows, torch.ones_like(rows)).float()
-    assert (stored - expected).norm() / expected.norm() < 0.02
-    plain = store[rows].float()
-    assert (plain - expected).norm() / expected.norm() > 0.2
 
 
 def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Encoder, tmp_path: Path):

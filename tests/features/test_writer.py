@@ -20,8 +20,7 @@ from grid_stores import NAMES, SETTINGS, Encoding, EndedError, content, plan_of,
 from slow_cases import slow_after
 
 from showattendtell.errors import UserError
-from showattendtell.features.store import FeatureStore, FileStamp, is_finished
-from showattendtell.features.writer import EncodedBatch, StorePlan
+from showattendtell.features.store import EncodedBatch, FeatureStore, FileStamp, StorePlan, is_finished
 
 LARGE = {**SETTINGS, "grid": [100, 100], "dim": 5, "views": 1}
 """A grid of 100 kB."""
@@ -116,32 +115,6 @@ def test_kill_9_of_all_processes_at_any_moment_changes_nothing(path: Path, unint
         process.kill()
         process.join()
     write(path)
-    assert content(path) == uninterrupted
-
-
-def test_of_two_commands_the_second_waits_and_writes_nothing(path: Path, uninterrupted: dict[str, bytes]):
-    """The second comes when the first is at its second batch."""
-    context = multiprocessing.get_context("fork")
-    others = context.Value("i", -1)
-
-    def write_too() -> None:
-        encode = Encoding()
-        write(path, encode=encode)
-        others.value = len(encode.done) if is_finished(path) else -1
-
-    second = context.Process(target=write_too)
-
-    class Paused(Encoding):
-        def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
-            for number, encoded in enumerate(super().__call__(batches)):
-                if number == 1:
-                    second.start()
-                    time.sleep(0.1)
-                yield encoded
-
-    write(path, encode=Paused())
-    second.join()
-    assert others.value == 0
     assert content(path) == uninterrupted
 
 

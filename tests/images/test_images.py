@@ -49,28 +49,6 @@ def test_a_turned_photograph_is_opened_upright(tmp_path: Path, orientation: int,
     np.testing.assert_array_equal(read_pixels(path).permute(1, 2, 0), expected)
 
 
-LEVELS = np.arange(256, dtype=np.uint16).reshape(16, 16)
-
-
-def save_pgm(path: Path, levels: np.ndarray) -> None:
-    path.write_bytes(b"P5 16 16 65535\n" + levels.astype(">u2").tobytes())
-
-
-@pytest.mark.parametrize(
-    ("name", "save"),
-    [
-        ("deep.png", lambda path, levels: Image.fromarray(levels).save(path)),
-        ("little-endian.tif", lambda path, levels: Image.fromarray(levels).save(path)),
-        ("big-endian.tif", lambda path, levels: Image.fromarray(levels.astype(">u2")).save(path)),
-        ("deep.pgm", save_pgm),
-    ],
-)
-def test_sixteen_bits_are_scaled_to_eight_and_not_clipped(tmp_path: Path, name: str, save: Callable):
-    save(tmp_path / name, 257 * LEVELS)
-    grey = np.asarray(open_image(tmp_path / name))
-    np.testing.assert_array_equal(grey, np.stack([LEVELS] * 3, axis=-1))
-
-
 def photographs(number: int) -> list[Path]:
     files = sorted((COCO_MINI / "val2017").glob("*.jpg")) + sorted((COCO_MINI / "train2017").glob("*.jpg"))
     return files[:: len(files) // number]

@@ -54,18 +54,21 @@ def test_every_form_shows_the_same_picture(form: str, file: Path):
     np.testing.assert_array_equal(np.asarray(image), PIXELS)
 
 
+GREY, SEEN_THROUGH = PIXELS[..., :1], np.dstack([PIXELS, np.zeros((5, 7), np.uint8)])
+
+
 @pytest.mark.parametrize(
-    "grey",
-    [PIXELS[..., 0], PIXELS[..., :1], torch.from_numpy(PIXELS[..., 0]), torch.from_numpy(PIXELS[..., 0])[None]],
-    ids=["(H, W)", "(H, W, 1)", "tensor (H, W)", "tensor (1, H, W)"],
+    ("pixels", "seen"),
+    [
+        *(
+            (grey, GREY)
+            for grey in (GREY, GREY[..., 0], torch.from_numpy(GREY[..., 0]), torch.tensor(GREY[..., 0])[None])
+        ),
+        (SEEN_THROUGH, np.full((5, 7, 1), 255)),
+    ],
 )
-def test_one_channel_is_grey(grey: Any):
-    np.testing.assert_array_equal(np.asarray(as_image(grey)), np.repeat(PIXELS[..., :1], 3, axis=2))
-
-
-def test_a_fourth_channel_is_opacity_over_white():
-    image = as_image(np.dstack([PIXELS, np.zeros((5, 7), np.uint8)]))
-    assert (np.asarray(image) == 255).all()
+def test_one_channel_is_grey_and_a_fourth_is_opacity_over_white(pixels: Any, seen: np.ndarray):
+    np.testing.assert_array_equal(np.asarray(as_image(pixels)), np.repeat(seen, 3, axis=2))
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,6 @@ LISTED = {"captions": "results_20130124.token", "splits": "."}
 
 KINDS = {
     # captions: the file itself
-    "captions of an empty file": Kind(text("captions.csv", ""), "captions.csv is empty"),
     "a file that does not exist": Kind(both(), "said.csv does not exist", settings={"captions": "said.csv"}),
     "latin-1": Kind(text("captions.csv", ROWS.replace("cow", "café"), "latin-1"), r"is not UTF-8 text \(byte"),
     "UTF-16 without its mark": Kind(text("captions.csv", ROWS, "utf-16-le"), "is not UTF-8 text .* is NUL"),
@@ -145,7 +144,6 @@ KINDS = {
     # folders and the images in them
     "an image that is missing": Kind(gone("images/a.jpg"), "captioned but not on disk: 1, the first is"),
     "a pipe in an image's place": Kind(instead(os.mkfifo), "captioned but not on disk: 1"),
-    "all images missing": Kind(gone(*(f"images/{name}.jpg" for name in "abc")), "none of the 3 images are on disk"),
     "COCO's captions missing": Kind(both(), "the caption file .* was not found in", read_coco2017),
     "Flickr8k's captions missing": Kind(
         gone(*CAPTION_FILES),

@@ -9,6 +9,7 @@ import pytest
 from repository import ROOT
 
 from showattendtell.errors import UserError
+from showattendtell.readers.assembly import split_by_hash
 from showattendtell.readers.custom import read_custom
 from showattendtell.readers.formats import read_captions
 from showattendtell.types import Dataset
@@ -54,6 +55,19 @@ def test_a_table_gives_its_images_captions_and_splits(root: Path):
     for example in dataset.examples():
         assert example.path == str(root / "images" / example.image)
         assert [caption.written for caption in example.captions] == SAID[example.image]
+
+
+def test_lists_precede_the_splits_of_the_file_and_a_hash_is_the_last_choice(root: Path):
+    write_csv(root, SAID, SPLITS)
+    for split, image in {"train": "d.jpg", "val": "b.jpg"}.items():
+        (root / f"{split}.txt").write_text(image)
+    assert names(read_custom(str(root), splits=".")) == {"train": ["d.jpg"], "val": ["b.jpg"]}
+    for split in ("train", "val"):
+        (root / f"{split}.txt").unlink()
+    (root / "captions.csv").write_text("image,caption\n" + "".join(f"{image},A dog\n" for image in SAID))
+    dataset = read_custom(str(root), val=0.2, test=0.3)
+    assert owner(names(dataset)) == split_by_hash(SAID, {"val": 0.2, "test": 0.3})
+    assert dataset.notes == ("no splits are given, so a hash of the images' names chooses them",)
 
 
 def test_captions_and_images_may_be_anywhere(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

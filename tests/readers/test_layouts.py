@@ -234,6 +234,11 @@ def test_training_without_validation_images_takes_some_and_says_so(tmp_path: Pat
     assert dataset.notes == ("there is no validation split, so a hash of the names takes some of the training images",)
 
 
+def link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("gone.jpg")
+
+
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
@@ -241,32 +246,20 @@ def test_training_without_validation_images_takes_some_and_says_so(tmp_path: Pat
             lambda root: (put(root), (root / "sheet.xlsx").touch()),
             "sheet.xlsx is no text; save it as captions.csv with",
         ),
-        (lambda root: put(root), "no captions were found in .*dataset.captions="),
+        (put, "no captions were found in .*dataset.captions="),
         (lambda root: write(root / "images.zip", "x"), "holds no images; unpack them, or set dataset.images"),
         (
-            lambda root: (put(root), table(root / "captions.csv", ["bild", "text"], PAIRS)),
+            tables(header=("bild", "text")),
             "captions.csv, line 1 has the columns bild,text; name that of the images image",
         ),
-        (
-            lambda root: (put(root), table(root / "captions.csv", ["image", "caption"], [("z.jpg", "A dog .")] * 3)),
-            r"fewer images than splits, so none is left for train; add images$",
-        ),
-        (
-            lambda root: table(root / "captions.csv", ["image", "caption"], PAIRS),
-            r"none of the 6 images are on disk, .*; unpack or copy them to .*own, or set dataset.images to their",
-        ),
+        (tables(written=lambda image: "z.jpg"), "fewer images than splits, so none is left for train; add images$"),
         (
             lambda root: (write(root / "images.zip", "x"), table(root / "captions.csv", ["image", "caption"], PAIRS)),
             r"none of the 6 images are on disk, .*; unpack or copy them to .*own, or set dataset.images to their",
         ),
         (
-            lambda root: (
-                put(root),
-                table(root / "captions.csv", ["image", "caption"], PAIRS),
-                (root / "100_1a.jpg").unlink(),
-                (root / "100_1a.jpg").symlink_to(root / "gone.jpg"),
-            ),
-            "the first is .*own/100_1a.jpg, a link to a file that does not exist; add them",
+            lambda root: (tables()(root), link_to_nothing(root / "images/100_1a.jpg")),
+            "the first is .*own/images/100_1a.jpg, a link to a file that does not exist; add them",
         ),
     ],
 )

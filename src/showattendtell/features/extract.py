@@ -23,8 +23,19 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.errors import UserError
-from showattendtell.features.store import FeatureStore, FileStamp, Settings, check_same_settings, is_finished
-from showattendtell.features.writer import BATCH_SIZE, EncodedBatch, StorePlan, shard_size, write_shards, write_store
+from showattendtell.features.store import (
+    BATCH_SIZE,
+    EncodedBatch,
+    FeatureStore,
+    FileStamp,
+    Settings,
+    StorePlan,
+    check_same_settings,
+    is_finished,
+    shard_size,
+    write_shards,
+    write_store,
+)
 from showattendtell.images.reading import Preprocessing, read_pixels
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device, num_readers, rank

@@ -143,5 +143,7 @@ def spelling(name: str) -> list[str]:
 
 def _agreement(parts: list[str], others: list[str]) -> tuple[int, bool]:
     """Return the number of last parts that agree, of which one does in any case; and whether all of `others` do."""
-    length = 1 + len(os.path.commonprefix([parts[-2::-1], others[-2::-1]]))
+    length = 1
+    while length < min(len(parts), len(others)) and parts[-length - 1] == others[-length - 1]:
+        length += 1
     return length, length == len(others)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from showattendtell.config.schemas import CaptionSettings
 from showattendtell.errors import UserError
 from showattendtell.features.extract import READERS, Extraction, ImageEncoding
-from showattendtell.features.writer import Encode, StorePlan, write_shards
+from showattendtell.features.store import Encode, StorePlan, write_shards
 from showattendtell.inference.captioning import Captioned, RowCaptioner, load_captioners
 from showattendtell.results.rows import CaptionRow
 
