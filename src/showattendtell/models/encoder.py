@@ -113,7 +113,10 @@ class Encoder(nn.Module):
             self.network = load_network(network, weights, size)
         replace_linear_layers(self.network)
         self.preprocessing = self._choose_preprocessing(size, resize, crop_mode, mean, std)
-        self._index = None if stride == "last" else self._cut(stride)
+        self._index = None
+        if stride != "last":  # remove the layers after the deepest grid of that stride
+            self._index = self._level(stride, "stride")
+            self.network.prune_intermediate_layers([self._index], prune_head=True)
         if gradient_checkpointing:
             self._checkpoint_activations()
         self.requires_grad_(trainable)
@@ -145,12 +148,6 @@ class Encoder(nn.Module):
             defaults["interpolation"],
             crop_mode,
         )
-
-    def _cut(self, stride: int) -> int:
-        """Remove the layers after the deepest grid of that stride; return the index of the grid."""
-        index = self._level(stride, "stride")
-        self.network.prune_intermediate_layers([index], prune_head=True)
-        return index
 
     def _checkpoint_activations(self) -> None:
         try:

@@ -139,7 +139,8 @@ class Grids(nn.Module):
         self.preprocessing = small_model().encoder.preprocessing._replace(crop=64, mean=(0.0,) * 3, std=(1.0,) * 3)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return nn.functional.adaptive_avg_pool2d(pixels, (2, L)).flatten(1, 2).transpose(1, 2)
+        means = nn.functional.adaptive_avg_pool2d(self.preprocessing.normalize(pixels), (2, L))
+        return means.flatten(1, 2).transpose(1, 2)
 
     def prepare_regions(self, regions: Tensor) -> Tensor:
         return 2 * regions

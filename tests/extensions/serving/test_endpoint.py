@@ -16,7 +16,6 @@ from small_server import Served
 
 from showattendtell.inference.pipeline import load
 from showattendtell.visualization.figures import encode
-from showattendtell.visualization.rendering import EXAMPLES
 
 WIDE, TALL = noise(90, 60), noise(40, 70)
 SPEECH = {"min_length": 3, "max_length": 5, "allow_unk": False}
@@ -162,10 +161,6 @@ def test_a_page_of_another_site_is_refused(served: Served):
     body = form(part("photograph", encoded(WIDE, "PNG"), "a.png"))
     for site, status in (("cross-site", 403), ("same-origin", 200), ("none", 200)):
         assert send_request(served.address, "api/caption", body, {**FORM, "Sec-Fetch-Site": site}).status == status
-
-
-PAGES = ["", "docs", "serve.js", "style.css", "health"]
-PAGES += [f"examples/{one.name}" for one in EXAMPLES.iterdir()]
 
 
 def test_health_is_ok(served: Served):

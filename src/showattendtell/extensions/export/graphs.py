@@ -50,8 +50,7 @@ class EncodeGraph(nn.Module):
         self.encoder = encoder
 
     def forward(self, pixels: Tensor) -> Tensor:
-        regions = self.encoder(self.encoder.preprocessing.normalize(pixels))
-        return self.encoder.prepare_regions(regions)
+        return self.encoder.prepare_regions(self.encoder(pixels))
 
 
 class InitGraph(nn.Module):
