@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawings import TURNED, draw
 from extension_cases import cases
 from numpy import ndarray
 from PIL import Image
@@ -118,27 +119,20 @@ def test_the_script_is_as_sure_as_the_package():
     assert 0 < sum(one.not_sure for [one] in expected) < len(expected)
 
 
-def photograph(folder: Path, kind: str) -> Path:
-    """A drawing with edges and slopes, as a file of some kind."""
-    sizes = {"small": (40, 30), "odd": (333, 217), "strip": (20, 900), "wide": (900, 41)}
-    width, height = sizes.get(kind, (320, 240))
-    across, down = np.meshgrid(np.arange(width), np.arange(height))
-    pixels = np.stack([across % 256, (3 * down) % 256, 255 * ((across // 7 + down // 5) % 2)], axis=2)
-    image, path = Image.fromarray(pixels.astype(np.uint8)), folder / f"{kind}.png"
-    if kind == "transparent":
-        image.putalpha(Image.fromarray((across % 256).astype(np.uint8)))
-    if kind == "grey":
-        image = image.convert("L")
-    exif = Image.Exif()
-    if kind == "turned":
-        exif[0x0112] = 6
-    if kind == "16 bits":
-        image = Image.fromarray((200 * across).astype(np.uint16))
-    image.save(path, exif=exif)
-    return path
+DRAWINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "small": {"size": (40, 30)},
+    "odd": {"size": (333, 217)},
+    "strip": {"size": (20, 900)},
+    "wide": {"size": (900, 41)},
+    "transparent": {"mode": "RGBA"},
+    "grey": {"mode": "L"},
+    "turned": {"exif": TURNED},
+    "16 bits": {"mode": "I;16"},
+}
 
 
-@pytest.mark.parametrize("kind", ["plain", "small", "odd", "strip", "wide", "transparent", "grey", "turned", "16 bits"])
+@pytest.mark.parametrize("kind", DRAWINGS)
 @pytest.mark.parametrize(("resize", "crop"), [(73, 64), (64, 64), (50, 64)])
 @pytest.mark.parametrize("crop_mode", ["center", "squash"])
 def test_the_script_sees_the_pixels_of_the_package(
@@ -146,7 +140,7 @@ def test_the_script_sees_the_pixels_of_the_package(
 ):
     """Pillow's and torch's resampling round some pixels in other directions, twice: across, then down."""
     preprocessing = Preprocessing(resize, crop, (0.5,) * 3, (0.5,) * 3, crop_mode=crop_mode)
-    path = photograph(tmp_path, kind)
+    path = draw(tmp_path, "drawing.png", **DRAWINGS[kind])
     card = {"preprocessing": {**preprocessing._asdict(), "longest": MAX_ASPECT_RATIO}}
     expected = preprocessing(open_image(path)).unsqueeze(0).numpy().astype(int)
     with Image.open(path) as opened:

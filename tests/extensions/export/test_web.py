@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from axe import faults
 from chromium import started_browser
+from drawings import TURNED, draw
 from PIL import Image
 from repository import SHARED
 
@@ -103,23 +104,6 @@ def shown(card: Any, model: str = "small") -> tuple[list[str], np.ndarray, float
     return [word.text_content() for word in words], np.array(maps), confidence
 
 
-def draw(folder: Path, name: str, size: tuple[int, int], mode: str = "RGB", **saved: Any) -> Path:
-    """A drawing with edges and slopes."""
-    across, down = np.meshgrid(np.arange(size[0]), np.arange(size[1]))
-    pixels = np.stack([across % 256, (3 * down) % 256, 255 * ((across // 7 + down // 5) % 2)], axis=2).astype(np.uint8)
-    image = Image.fromarray(pixels).convert(mode)
-    if mode == "RGBA":
-        image.putalpha(Image.fromarray((across % 256).astype(np.uint8)))
-    image.save(folder / name, **saved)
-    return folder / name
-
-
-def turned() -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    return exif
-
-
 @pytest.fixture(scope="module")
 def drawings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("drawings")
@@ -128,7 +112,7 @@ def drawings(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         draw(folder, "strip.png", (900, 20)),
         draw(folder, "grey.png", (33, 27), "L"),
         draw(folder, "see-through.png", (320, 240), "RGBA"),
-        draw(folder, "turned.jpg", (320, 240), exif=turned()),
+        draw(folder, "turned.jpg", (320, 240), exif=TURNED),
         draw(folder, "some.webp", (200, 300), lossless=True),
     ]
 

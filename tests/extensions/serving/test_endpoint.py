@@ -147,14 +147,14 @@ def test_every_answer_forbids_what_is_not_needed(served: Served, path: str):
     assert "server" not in headers
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST"])
-def test_this_machine_is_answered_by_its_own_names(served: Served, host: str):
-    assert send_request(served.address, "", headers={"Host": f"{host}:{urlsplit(served.address).port}"}).status == 200
+OTHERS = ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b"]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "a b"])
-def test_another_name_for_this_machine_is_refused(served: Served, host: str):
-    assert send_request(served.address, "", headers={"Host": host}).status == 400
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST", *OTHERS])
+def test_this_machine_is_answered_by_its_own_names_only(served: Served, host: str):
+    port = "" if host in OTHERS else f":{urlsplit(served.address).port}"
+    answered = send_request(served.address, "", headers={"Host": host + port})
+    assert answered.status == (400 if host in OTHERS else 200)
 
 
 def test_a_page_of_another_site_is_refused(served: Served):
