@@ -40,16 +40,16 @@ def main(settings: ExportSettings) -> None:
         TemporaryDirectory(dir=output) as temporary,
         plain_torch(),
     ):
-        folders = [Path(temporary, str(number)) for number in range(len(models))]
-        for folder, model in zip(folders, models, strict=True):
+        written = [(model, Path(temporary, str(number))) for number, model in enumerate(models)]
+        for model, folder in written:
             write_graphs(folder, model)
             print(check_graphs(folder, model))
         if runtime:
             note = note_about(chain(*groups.values()))
-            size = write_web(output / "web", list(zip(models, folders, strict=True)), runtime, note, settings.webgpu)
+            size = write_web(output / "web", written, runtime, note, settings.webgpu)
             print(f"the page loads {size / 1e6:.1f} MB; serve it with: python -m http.server --directory {output}/web")
         if "onnx" in settings.formats:
-            for file in folders[0].iterdir():
+            for file in written[0][1].iterdir():
                 file.rename(output / file.name)
     print(f"written to {output}")
 
