@@ -155,7 +155,7 @@ def test_several_columns_of_captions_are_all_read(tmp_path: Path):
         (
             "captions.json",
             '{"images": [{"filename": "a", "sentences": [], "split": "train", "subset": "val"}]}',
-            "split and subset name different splits",
+            "subset=val, but the split of image a is 'train' elsewhere; keep one",
         ),
         ("captions.csv", "image,caption,x\na.jpg,a,train\nb.jpg,b,val\nc.jpg,c,\n", "c.jpg is in no split, others are"),
         ("captions.csv", "image,caption,x\na.jpg,a,train\nb.jpg,b,val\nc.jpg,c,held\n", "x=held is not a split"),

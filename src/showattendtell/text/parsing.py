@@ -248,31 +248,13 @@ def _to_split(value: Any) -> str | None:
     return SPLIT_OF_SPELLING.get(spelling) if spelling else ""
 
 
-def _split_fields(entries: Sequence[Entry]) -> list[str]:
+def _split_fields(entries: Sequence[Entry]) -> set[str]:
     """Return the fields that have splits: by their name, or because their values name several."""
     splits = defaultdict[str, set[str | None]](set)
     for entry in entries:
         for name, value in entry.fields.items():
             splits[name].add(_to_split(value))
-    return [name for name, found in splits.items() if is_split_field(name) or len(found - {"", None}) > 1]
-
-
-def _split_of(entry: Entry, split_fields: Sequence[str]) -> str | None:
-    """Return the split of an entry, empty if its fields have no value; None without such fields.
-
-    Raises:
-        UserError: a value is no split, or two fields differ.
-    """
-    named = {name: _to_split(entry.fields[name]) for name in split_fields if name in entry.fields}
-    for name, split in named.items():
-        if split is None:
-            raise UserError(
-                f"{entry.origin}: {name}={entry.fields[name]} is not a split, as train, val or test; rename the field "
-                "if it is none"
-            )
-    if len({*named.values()}) > 1:
-        raise UserError(f"{entry.origin}: {' and '.join(named)} name different splits; keep one of the fields")
-    return next(iter(named.values()), None)
+    return {name for name, found in splits.items() if is_split_field(name) or len(found - {"", None}) > 1}
 
 
 def collect(form: str, found: Iterable[Entry], path: Path) -> CaptionFile:
@@ -285,13 +267,14 @@ def collect(form: str, found: Iterable[Entry], path: Path) -> CaptionFile:
     split_fields = _split_fields(entries)
     captions: Sentences = {}
     split_of: dict[str, str] = {}
-    for entry in entries:
-        captions.setdefault(entry.image, []).extend(entry.captions)
-        split = _split_of(entry, split_fields)
-        if split is not None and split != split_of.setdefault(entry.image, split):
-            raise UserError(
-                f"{entry.origin}: image {entry.image} is in '{split}', and in '{split_of[entry.image]}' before"
-            )
+    for origin, image, sentences, fields in entries:
+        captions.setdefault(image, []).extend(sentences)
+        for name in filter(split_fields.__contains__, fields):
+            split, given = _to_split(fields[name]), f"{origin}: {name}={fields[name]}"
+            if split is None:
+                raise UserError(f"{given} is not a split, as train, val or test; rename the field if it is none")
+            if split != split_of.setdefault(image, split):
+                raise UserError(f"{given}, but the split of image {image} is '{split_of[image]}' elsewhere; keep one")
     if not any(split_of.values()):
         return CaptionFile(form, captions)
     for image in captions:
