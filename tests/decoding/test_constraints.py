@@ -108,7 +108,10 @@ def test_a_caption_that_no_word_may_continue_ends_before_its_least_length():
     [
         ({"prefix": "dog dgo"}, "prefix: the model does not know the word 'dgo'; did you mean 'dog'?"),
         ({"forbidden": ["zebra"]}, "forbidden: the model does not know the word 'zebra'; it knows 8 words"),
-        ({"forbidden": ["dog ball"]}, r"forbidden: 'dog ball' is not one word; give words one by one, as \[dog,ball\]"),
+        (
+            {"forbidden": ["dog ball"]},
+            r"forbidden: 'dog ball' is 2 tokens, and must be one; give words as \[dog,ball\]",
+        ),
         ({"prefix": "dog", "forbidden": ["Dog"]}, "'dog' is forbidden, but prefix contains it"),
         ({"prefix": "dog cat", "max_length": 1}, "at most 1 words have no room .* 2 words of prefix"),
         ({"min_length": 9, "max_length": 5}, "at most 5 words have no room for min_length=9"),

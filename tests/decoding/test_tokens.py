@@ -26,7 +26,7 @@ def test_a_prefix_may_have_several_tokens_a_word():
 def test_a_forbidden_word_is_one_token():
     vocabulary = subwords()
     assert vocabulary.ids["▁Hund"] in BeamSearch(forbidden=["Hund"]).in_tokens(vocabulary).suppressed
-    with pytest.raises(UserError, match="forbidden: 'Hand' is . tokens of the model, and only one can be forbidden"):
+    with pytest.raises(UserError, match="forbidden: 'Hand' is . tokens, and must be one"):
         BeamSearch(forbidden=["Hand"]).in_tokens(vocabulary)
     with pytest.raises(UserError, match="prefix: the model does not know the word '<unk>'"):
         BeamSearch(prefix="Ein Tor").in_tokens(vocabulary)

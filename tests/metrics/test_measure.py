@@ -60,6 +60,13 @@ def test_what_is_measured_but_yields_no_figure_is_missing(monkeypatch: pytest.Mo
     assert measure(HYPOTHESES, REFERENCES, ["cider"]) == ({}, {"cider": "the jar is gone"})
 
 
+def test_meteor_is_missing_for_a_script_without_spaces():
+    words = [*"一个女人躺在海水里"]
+    measured, missing = measure([words], [[words]], ["bleu", "meteor"])
+    assert measured.keys() == {"bleu"}
+    assert "English only; these captions are in a script without spaces" in missing["meteor"]
+
+
 def test_an_unknown_metric_is_named():
     with pytest.raises(UserError, match="there is no metric 'blue'; did you mean 'bleu'?"):
         measure(HYPOTHESES, REFERENCES, ["cider", "blue"])

@@ -35,6 +35,13 @@ def test_ptb_gives_the_words_of_pycocoevalcaps_tokenizer(monkeypatch: pytest.Mon
     assert {n: [" ".join(words)] for n, words in enumerate(found)} == expected
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "words"), [("words", "一 个 女 人 t 恤 red ball"), ("characters", "一 个 女 人 t 恤 r e d b a l l")]
+)
+def test_tokens_of_other_scripts_worked_by_hand(tokenizer: str, words: str):
+    assert split_sentences(["一个女人。 T恤, Red ball!"], tokenizer) == [words.split()]
+
+
 @pytest.mark.parametrize("tokenizer", SCORING)
 def test_line_breaks_and_odd_signs_shift_no_sentence(tokenizer: str):
     odd = ["", "a\nb", "a\r\nb", "a\x0bb\x0cc\x1cd\x85e\u2028f\u2029g", "\x00\x1a", "\ufeff\ud800🐕", "<a b>", "("]

@@ -199,12 +199,10 @@ class Decoding(ABC):
 
 
 def _forbidden_token(word: str, vocabulary: Vocabulary) -> int:
-    """Return the token id of a forbidden word. Raise `UserError` if it is not one word of the vocabulary."""
+    """Return the token id of a forbidden word. Raise `UserError` if it is not one token of the vocabulary."""
     tokens = vocabulary.tokenizer.tokenize(word)
-    if not tokens or len(word.split()) > 1:
-        raise UserError(f"forbidden: '{word}' is not one word; give words one by one, as [dog,ball]")
-    if len(tokens) > 1:
-        raise UserError(f"forbidden: '{word}' is {len(tokens)} tokens of the model, and only one can be forbidden")
+    if len(tokens) != 1:
+        raise UserError(f"forbidden: '{word}' is {len(tokens)} tokens, and must be one; give words as [dog,ball]")
     return _known_token(tokens[0], "forbidden", vocabulary)
 
 

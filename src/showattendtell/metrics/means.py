@@ -17,24 +17,23 @@ class Means:
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[Tensor, Tensor]] = {}  # of values times items, and of items
+        self._sums: dict[str, Tensor] = {}  # (2,) of values times items, and of items
 
     @torch.no_grad()
     def update(self, values: Mapping[str, tuple[Tensor, Tensor | int]]) -> None:
         """Add by name the mean of some items, and their number."""
         for name, (mean, items) in values.items():
             dtype = torch.float32 if mean.device.type == "mps" else torch.float64
-            total, number = self._sums.get(name, (torch.zeros((), dtype=dtype), torch.zeros((), dtype=dtype)))
-            total, number = total.to(mean.device), number.to(mean.device)
-            self._sums[name] = self._add(total, number, mean, items)
+            sums = self._sums.get(name, torch.zeros(2, dtype=dtype)).to(mean.device)
+            self._sums[name] = self._add(sums, mean, items)
 
     def own_sums(self) -> dict[str, Tensor]:
         """Return by name a tensor (2,): both sums of this process."""
-        return {name: torch.stack(both).cpu() for name, both in self._sums.items()}
+        return {name: sums.cpu() for name, sums in self._sums.items()}
 
     def load(self, sums: Mapping[str, Tensor]) -> None:
         """Continue from what `own_sums` returned."""
-        self._sums = {name: (total, number) for name, (total, number) in sums.items()}
+        self._sums = dict(sums)
 
     def compute(self, empty: Tensor | None = None) -> dict[str, Tensor]:
         """Return the means over all processes so far.
@@ -55,9 +54,9 @@ class Means:
         """Forget all names."""
         self._sums = {}
 
-    def _add(self, total: Tensor, number: Tensor, mean: Tensor, items: Tensor | int) -> tuple[Tensor, Tensor]:
+    def _add(self, sums: Tensor, mean: Tensor, items: Tensor | int) -> Tensor:
         """Return the sums with further items."""
-        return total + mean.to(total) * items, number + items
+        return sums + items * torch.stack([mean.to(sums), sums.new_ones(())])
 
     def _mean(self, sums: Tensor) -> Tensor:
         """Return the mean of all items of the processes' sums (processes, 2)."""
@@ -74,10 +73,10 @@ class RunningMeans(Means):
 
     # the first of both sums is the mean
 
-    def _add(self, total: Tensor, number: Tensor, mean: Tensor, items: Tensor | int) -> tuple[Tensor, Tensor]:
-        number, previous = number + items, total.float()
+    def _add(self, sums: Tensor, mean: Tensor, items: Tensor | int) -> Tensor:
+        number, previous = sums[1] + items, sums[0].float()
         share = (items / number.clamp(min=1)).float()
-        return (previous + (mean.float() - previous) * share).to(number), number
+        return torch.stack([(previous + (mean.float() - previous) * share).to(sums), number])
 
     def _mean(self, sums: Tensor) -> Tensor:
         if len(sums) == 1:

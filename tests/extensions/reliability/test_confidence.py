@@ -24,7 +24,6 @@ from showattendtell.extensions.reliability.confidence import (
     word_log_probs,
     write_calibrated,
 )
-from showattendtell.inference.pipeline import CaptioningPipeline
 from showattendtell.loading.checkpoints import CONFIDENCE
 from showattendtell.loading.models import average, load_model, save_model_folder
 from showattendtell.types import Caption, Example
@@ -176,17 +175,6 @@ def test_the_bundled_model_is_sure_of_a_skater_and_not_of_a_drawing():
     stripes = np.kron(np.indices((16, 16)).sum(axis=0) % 2, np.ones((20, 20)))
     drawing = captioner(Image.fromarray((255 * stripes).astype(np.uint8)))
     assert drawing.not_sure
-
-
-def test_a_calibration_changes_no_caption():
-    model = load_model("flickr8k_soft", "cpu", BeamSearch(beam_size=3))
-    with_doubt, without = load(), CaptioningPipeline("plain", [model._replace(confidence=None)])
-    own, plain = with_doubt(FIGURES / "bird.jpg"), without(FIGURES / "bird.jpg")
-    assert (own.caption, own.tokens) == (plain.caption, plain.tokens)
-    np.testing.assert_allclose(own.log_probs, plain.log_probs, atol=1e-5)
-    np.testing.assert_allclose(own.attention, plain.attention, atol=1e-5)
-    assert plain.confidence == pytest.approx(math.exp(plain.log_probs.sum() / len(plain.tokens)))
-    assert not plain.not_sure
 
 
 def test_fine_tuning_keeps_what_the_model_was_sure_of_and_adds_what_it_has_seen():
