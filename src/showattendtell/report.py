@@ -1,7 +1,7 @@
 """Print a table of results next to the paper's."""
 
 from showattendtell.config.entry_point import entry_point
-from showattendtell.config.schemas import ReportSettings
+from showattendtell.config.schemas import ReportSettings, as_list
 
 
 @entry_point("report", positional="runs")
@@ -17,11 +17,11 @@ def main(settings: ReportSettings) -> None:
     for column in settings.columns:
         if column not in HEADINGS:
             raise UserError(f"there is no column {column}{did_you_mean(column, HEADINGS)}")
-    files = [settings.output] if isinstance(settings.output, str) else settings.output or []
+    files = as_list(settings.output or [])
     for file in files:
         check_format(Path(file))
     paths = list(map(new_path, files))
-    results = find_results([settings.runs] if isinstance(settings.runs, str) else settings.runs, settings.split)
+    results = find_results(as_list(settings.runs), settings.split)
     overview = compare(results, settings.columns, with_paper=settings.paper)
     # before standard output, which a pipe may close
     written = write_new({path: format_table(overview, path).encode() for path in paths})

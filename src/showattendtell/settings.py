@@ -272,10 +272,8 @@ def value_errors(path: str, value: Any, annotation: Any) -> Iterator[str]:
 
 def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:
     """Raise `UserError` unless each value is one that the annotation of its name allows, if it has one."""
-    errors: list[str] = []
-    for name in values.keys() & annotations.keys():
-        errors += value_errors(name, values[name], annotations[name])
-    if errors:
+    known = values.keys() & annotations.keys()
+    if errors := [error for name in known for error in value_errors(name, values[name], annotations[name])]:
         raise UserError("\n  ".join(sorted(errors)))
 
 

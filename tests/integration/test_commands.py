@@ -129,6 +129,18 @@ def test_evaluation_needs_neither_network_nor_the_encoders_wheel(run: Run, check
     assert json.loads((folder / "with.json").read_text()) == json.loads((folder / "without.json").read_text())
 
 
+@pytest.mark.slow
+def test_a_model_in_ensemble_with_itself_scores_as_alone(run: Run, checkpoint: Path, folder: Path):
+    assert_done(run("evaluate", WORDS_ONLY, f"checkpoint={checkpoint}", "output=alone.json"))
+    alone = json.loads((folder / "alone.json").read_text())
+    assert_done(run("evaluate", WORDS_ONLY, f"checkpoint=[{checkpoint},{checkpoint}]"))
+    together = json.loads(checkpoint.with_name("results-test-ensemble.json").read_text())
+    assert together["captions"] == alone["captions"]
+    assert together["bleu4"] == alone["bleu4"]
+    assert together["checkpoint_sha256"] == [alone["checkpoint_sha256"]] * 2
+    assert "pointing_game" in alone.keys() - together.keys()
+
+
 def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
     run: Run, altered: Callable[..., Path], tmp_path: Path
 ):

@@ -20,13 +20,16 @@ from slow_cases import slow_after
 
 import showattendtell
 from showattendtell import CaptioningPipeline, ImageCaptions, load
+from showattendtell.config.instantiate import build_option
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.inference import pipeline
 from showattendtell.loading.hub import BUNDLED, bundled_models, note_about
 from showattendtell.loading.models import load_model
+from showattendtell.metrics.diversity import ending_rates
 from showattendtell.visualization.figures import map_onto_photograph
+from showattendtell.visualization.rendering import EXAMPLES
 
 
 @pytest.fixture(scope="session")
@@ -139,6 +142,17 @@ def test_what_is_drawn_is_decided_by_the_seed_and_leaves_the_programs_own_draws_
     assert first == [output.caption for output in captioner(scenes[0]).captions]
     assert first != [output.caption for output in load(checkpoint, seed=2, **drawing)(scenes[0]).captions]
     assert len(first) == 3
+
+
+def test_several_captions_of_the_bundled_model_differ_and_end_as_sentences_do():
+    captioner = load(decoding=build_option("decoding", "sample"), device="cpu")
+    different = 0
+    for output in captioner(sorted(EXAMPLES.iterdir())):
+        captions = [caption.caption for caption in output.captions]
+        assert len(captions) == 3
+        different += len(set(captions))
+        assert ending_rates(captions, [True] * 3)["dangling"] == 0  # none lacks its last word
+    assert different >= 5  # of three photographs
 
 
 @pytest.mark.parametrize("batch_size", slow_after(1, [2, 1, 8]))

@@ -305,16 +305,6 @@ def test_every_public_name_is_there():
         assert getattr(showattendtell, name).__name__ == name
 
 
-class Views(Callback):
-    """Keeps the images of every training batch."""
-
-    def __init__(self) -> None:
-        self.epochs: dict[int, list[Tensor]] = {}
-
-    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Any, index: int) -> None:
-        self.epochs.setdefault(trainer.current_epoch, []).append(batch.content.images)
-
-
 def test_views_of_grids_are_not_kept_on_the_device(cache: Path, encoder: Encoder):
     with pytest.raises(UserError, match="cache_on_device=true keeps one view of each image"):
         shapes(cache, encoder, extraction=Extraction(views=2), cache_on_device=True)

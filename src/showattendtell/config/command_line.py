@@ -59,7 +59,7 @@ def find_options(group: str, own: Iterable[str] = ()) -> list[str]:
         own: the user's own folders of options.
     """
     roots = [Path(root, group) for root in (*config_folders(), *own)]
-    return sorted(str(path.relative_to(root).with_suffix("")) for root in roots for path in root.rglob("*.yaml"))
+    return sorted([str(path.relative_to(root).with_suffix("")) for root in roots for path in root.rglob("*.yaml")])
 
 
 def read_option(group: str, option: str) -> DictConfig:

@@ -3,7 +3,7 @@
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -191,11 +191,8 @@ def model_differences(current: Mapping[str, Any], stored: Mapping[str, Any]) -> 
     """Return `setting=VALUE`, with the stored value, for each setting of the model that the records of two trainings
     have and in which they differ. Defaults in the code count as settings."""
     now, before = (
-        {name: value for part in MODEL for name, value in _with_defaults(part, of)} for of in (current, stored)
+        {name: value for part in MODEL for name, value in leaves(part, with_defaults(record[part], part))}
+        for record in (current, stored)
     )
     names = [name for name in before if name in now and name.rpartition(".")[2] not in HARMLESS.split()]
     return [f"{name}={format_value(before[name])}" for name in names if now[name] != before[name]]
-
-
-def _with_defaults(part: str, record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    return leaves(part, with_defaults(record[part], part))

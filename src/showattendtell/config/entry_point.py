@@ -51,12 +51,8 @@ RESULTS = "sweep.csv"
 """File in the folder of a sweep: the number, metric, its value and the settings of each run that has ended."""
 
 
-def _same(given: Any) -> Any:
-    return given
-
-
 def entry_point(
-    name: str, positional: str = "", expand: Expand = _same, restore: Restore = _same
+    name: str, positional: str = "", expand: Expand = lambda given: given, restore: Restore = lambda config: config
 ) -> Callable[[Task], Callable[[], None]]:
     """Decorate the function of a command, which gets its settings: the result composes `NAME.yaml` with the command
     line, checks it, and calls the function with the typed settings.
@@ -149,16 +145,11 @@ def _run_of_sweep(task: Task, cwd: str, config: DictConfig) -> Any:
     if isinstance(result, float):
         label += f"  {metric or 'score'} {result:.3f}"
         if metric:
-            _record_result(metric, result, settings)
+            # which runs on other machines write to, too
+            with Path(about.sweep.dir, RESULTS).open("a", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerow([about.sweep.subdir, metric, result, *settings])
     print(label, flush=True)
     return result
-
-
-def _record_result(metric: str, value: float, settings: list[str]) -> None:
-    """Add the result of this run, which may be on another machine, to the file of its sweep."""
-    sweep = HydraConfig.get().sweep
-    with Path(sweep.dir, RESULTS).open("a", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerow([sweep.subdir, metric, value, *settings])
 
 
 class Sweep(Callback):
@@ -258,12 +249,10 @@ def search_root() -> Path | None:
     """Return the folder that has earlier runs of the same command, or earlier sweeps for a run of a sweep. None if the
     user named this run's folder."""
     config, folder = HydraConfig.get(), run_folder()
-    is_sweep = config.mode == RunMode.MULTIRUN
-    setting = "hydra.sweep.dir=" if is_sweep else "hydra.run.dir="
-    named = [line for line in unresolved(config.overrides.hydra) if line.startswith(setting)]
-    if is_sweep:
-        return folder.parent if len(named) > 1 else folder.parent.parent  # one is that of `Sweep`
-    return None if named else folder.parent
+    named = [line.partition("=")[0] for line in unresolved(config.overrides.hydra)]
+    if config.mode == RunMode.MULTIRUN:
+        return folder.parent if named.count("hydra.sweep.dir") > 1 else folder.parent.parent  # one is that of `Sweep`
+    return None if "hydra.run.dir" in named else folder.parent
 
 
 def unresolved(overrides: Any) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,14 +35,13 @@ def build(node: Node, **objects: Any) -> Any:
         UserError: for a value that the target rejects, or a target that cannot be imported.
     """
     try:
-        function = partial(locate(node.target), **{**_call(node.arguments), **objects})
-        return function if node.arguments.get("_partial_") else function()
+        return _call({TARGET: node.target, **node.arguments}, objects)
     except (TypeError, ValueError) as error:
         raise UserError(f"{node.path}: {first_line(error)}" if node.path else first_line(error)) from error
 
 
-def _call(value: Any) -> Any:
-    """Return plain data in which the parts are replaced by their objects."""
+def _call(value: Any, objects: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """Return plain data in which the parts are replaced by their objects. The outer one also gets `objects`."""
     if isinstance(value, list):
         return list(map(_call, value))
     if not isinstance(value, Mapping):
@@ -49,8 +49,8 @@ def _call(value: Any) -> Any:
     arguments = {name: _call(inner) for name, inner in value.items() if name not in (TARGET, "_partial_")}
     if TARGET not in value:
         return arguments
-    function = locate(value[TARGET])
-    return partial(function, **arguments) if value.get("_partial_") else function(**arguments)
+    function = partial(locate(value[TARGET]), **{**arguments, **objects})
+    return function if value.get("_partial_") else function()
 
 
 def build_option(group: str, option: str, **objects: Any) -> Any:

@@ -100,28 +100,19 @@ class StoredSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxesSettings:
-    """The folder of a data set, and its ground-truth boxes.
+class EvaluationDataSettings:
+    """Settings of the data set that override those of training; null keeps the one of training.
 
     Attributes:
         root: the folder of the data set; by default that of training.
         entities: Flickr30k Entities, a zip or folder, for ground-truth boxes.
         instances: COCO's instances, a file or a list of files, for ground-truth boxes.
+        skip_unreadable: skip images that cannot be read.
     """
 
     root: Place | None
     entities: Source | None
     instances: Source | Sequence[Source] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationDataSettings(BoxesSettings):
-    """Settings of the data set that override those of training; null keeps the one of training.
-
-    Attributes:
-        skip_unreadable: skip images that cannot be read.
-    """
-
     skip_unreadable: bool | None
 
 

@@ -180,8 +180,8 @@ def read_settings(config: Mapping[str, Any], complete: bool = True) -> tuple[dic
                     node[key] = meant
             elif (parameter or not signature.open) and value not in (None, {}):
                 unknown += [(name, leaf) for leaf, _ in leaves(name, value)]
-    wrong = tuple(name for name, _ in unknown)
-    known = [name for name in known if name not in wrong and not name.startswith(tuple(f"{each}." for each in wrong))]
+    wrong = tuple(f"{name}." for name, _ in unknown)
+    known = [name for name in known if not f"{name}.".startswith(wrong)]
     for name, leaf in unknown:
         hint = f"; give its own settings as {leaf}.NAME=value" if leaf in NODES and leaf not in MEANT else ""
         errors.append(f"there is no setting {leaf}{hint or _similar(leaf, known) or _similar(name, known)}")
