@@ -50,31 +50,6 @@ def test_a_search_has_the_trials_that_are_given_and_no_two_alike(run_light: Call
     assert all(trial.value == trial.params["seed"] + 0.5 for trial in found)
 
 
-@pytest.mark.slow
-def test_a_search_that_is_killed_continues_to_its_trials_and_writes_over_none(tmp_path: Path):
-    six = [*SPACE, "seed=range(20, 200)", "hydra.sweeper.n_trials=6"]
-    process = start(tmp_path, *six)
-    folder = tmp_path / "runs/own-study"
-    try:
-        wait_until(lambda: (folder / "2").exists() or process.poll() is not None)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    before = trials(tmp_path)
-    assert 2 <= len(before) < 6
-    written = {number: (folder / f"{number}/.hydra/config.yaml").read_bytes() for number in range(2)}
-    done = sweep(tmp_path, *six)
-    assert done.returncode == 0, done.stderr
-    after = trials(tmp_path)
-    assert_all_different(after, 6)
-    points = [trial.params for trial in after]
-    assert all(trial.params in points for trial in before)
-    assert all(trial.value == trial.params["seed"] + 0.5 for trial in after)
-    assert {int(run.name) for run in folder.iterdir() if run.name.isdigit()} == {trial.number for trial in after}
-    for number, config in written.items():
-        assert (folder / f"{number}/.hydra/config.yaml").read_bytes() == config
-
-
 @pytest.fixture
 def database() -> Iterator[str]:
     with postgres.server() as address:
@@ -120,7 +95,10 @@ def test_a_search_on_shapes_that_is_killed_halfway_finds_a_better_bleu_than_the_
     os.kill(started.process.pid, signal.SIGKILL)
     started.finish()
     assert [trial.state.name for trial in trials(tmp_path, name="shapes")] == ["COMPLETE"] * 6 + ["RUNNING"]
+    finished = [tmp_path / f"runs/shapes-study/{number}/.hydra/config.yaml" for number in range(6)]
+    written = [file.read_bytes() for file in finished]
     assert_done(run(*line, first=SOON))
+    assert [file.read_bytes() for file in finished] == written
     after = trials(tmp_path, name="shapes")
     logs = [(tmp_path / f"runs/shapes-study/{trial.number}/train.log").read_text() for trial in after]
     assert sum("resumes after step" in log for log in logs) == 1
