@@ -39,7 +39,7 @@ def _absolute(path: str) -> str:
 
 
 def _absolute_if_found(path: str, about: ValidationInfo) -> str:
-    root = os.path.expanduser((about.context or {}).get("root") or "")
+    root = os.path.expanduser(str((about.context or {}).get("root") or ""))  # unchecked
     is_in_root = root and os.path.exists(os.path.join(root, path))
     return _absolute(path) if os.path.exists(path) and not is_in_root else path
 

@@ -114,6 +114,11 @@ def test_all_wrong_arguments_are_reported_at_once_in_a_sentence_each(wrong: dict
         ("caption", ["images=a.jpg", "width=700"], "width=700 should be a width in inches, up to 20"),
         ("average", ["checkpoint=[a.ckpt]", "output=c.ckpt"], "should have at least 2 items"),
         ("train", ["dataset.root=2014"], "should be a valid string; quote a text of digits: 'dataset.root=\"2014\"'"),
+        (
+            "train",
+            ["dataset=custom", "dataset.root=[.]", "dataset.captions=."],
+            "root=[.] should be a valid string",
+        ),
     ],
 )
 def test_a_wrong_setting_of_another_command_is_reported(command: str, line: list[str], sentence: str):

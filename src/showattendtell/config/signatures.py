@@ -133,7 +133,7 @@ def _signature(node: Any) -> Signature:
         is_bound = function.parent.is_class and "staticmethod" not in function.labels
         arguments = list(function.parameters)[is_bound:]
     else:
-        is_tuple = any(str(base).endswith("NamedTuple") for base in node.bases)
+        is_tuple = "NamedTuple" in [str(base).rpartition(".")[2] for base in node.bases]
         bases = [] if is_tuple else [base for base in node.resolved_bases if base.is_class]
         inherited = _signature(bases[0]) if bases else inherited
         if is_tuple or any("dataclass" in decorator.callable_path for decorator in node.decorators):
@@ -145,7 +145,7 @@ def _signature(node: Any) -> Signature:
         if argument.kind not in VARIADIC:
             default = None if argument.default is None else str(argument.default)
             parameters[argument.name] = Parameter(argument.annotation, default, described.get(argument.name, ""))
-    is_open = inherited.open or any(argument.kind == VARIADIC[1] for argument in arguments)
+    is_open = inherited.open or VARIADIC[1] in [argument.kind for argument in arguments]
     return Signature(parameters, is_open, " ".join(doc.split("\n\n")[0].split()))
 
 
