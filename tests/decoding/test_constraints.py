@@ -34,23 +34,15 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def beams() -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries(
-        {
-            "beam_size": st.sampled_from([1, 2, 5, 12]),
-            "length_normalization": st.sampled_from(["none", "length", "gnmt"]),
-        }
-    )
-
-
-def draws() -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries(
-        {
-            "temperature": st.floats(0.01, 5, allow_subnormal=False),
-            "top_k": st.integers(0, 10),
-            "top_p": st.floats(0.01, 1, allow_subnormal=False),
-        }
-    )
+BEAMS = {
+    "beam_size": st.sampled_from([1, 2, 5, 12]),
+    "length_normalization": st.sampled_from(["none", "length", "gnmt"]),
+}
+DRAWS = {
+    "temperature": st.floats(0.01, 5, allow_subnormal=False),
+    "top_k": st.integers(0, 10),
+    "top_p": st.floats(0.01, 1, allow_subnormal=False),
+}
 
 
 def assert_keeps(tokens: list[int], decoding: Decoding) -> None:
@@ -72,7 +64,7 @@ def assert_keeps(tokens: list[int], decoding: Decoding) -> None:
 
 
 @settings(derandomize=True)
-@given(seed=st.integers(0, 10_000), kept=rules(), shape=beams())
+@given(seed=st.integers(0, 10_000), kept=rules(), shape=st.fixed_dictionaries(BEAMS))
 def test_every_caption_of_every_search_keeps_the_rules(seed: int, kept: dict[str, Any], shape: dict[str, Any]):
     decoding = BeamSearch(**kept, **shape)
     ensemble = Ensemble([random_captioner(seed, len(VOCABULARY))])
@@ -86,7 +78,7 @@ def test_every_caption_of_every_search_keeps_the_rules(seed: int, kept: dict[str
 
 
 @settings(derandomize=True)
-@given(seed=st.integers(0, 10_000), kept=rules(), drawn=draws())
+@given(seed=st.integers(0, 10_000), kept=rules(), drawn=st.fixed_dictionaries(DRAWS))
 def test_every_drawn_caption_keeps_the_rules(seed: int, kept: dict[str, Any], drawn: dict[str, Any]):
     torch.manual_seed(seed)
     decoding = Sampling(**kept, **drawn, num_captions=3)

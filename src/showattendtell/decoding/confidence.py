@@ -92,8 +92,6 @@ def rate_captions(captioner: Captioner, confidence: Confidence, regions: Tensor,
     """
     sequences = [torch.tensor(caption.tokens) for image_captions in captions for caption in image_captions]
     not_sure = (confidence(regions) > confidence.threshold).tolist()
-    if not sequences:
-        return captions
     tokens = pad_sequence(sequences, batch_first=True, padding_value=PAD).to(regions.device)
     image_index = torch.tensor([image for image, image_captions in enumerate(captions) for _ in image_captions])
     outputs = captioner(regions, image_index.to(regions.device), tokens)

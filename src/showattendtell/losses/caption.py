@@ -119,7 +119,9 @@ class SoftLoss(nn.Module):
         """
         outputs = captioner(regions, image_index, tokens)
         loss, nll = caption_cross_entropy(outputs, tokens, self.label_smoothing)
-        penalty = self.penalty(outputs, tokens, num_captions)
+        penalty = doubly_stochastic_penalty(outputs.weights, tokens != PAD).mean()
+        if self.penalty_reduction == "locations":
+            penalty = penalty * (num_captions / outputs.weights.shape[2])
         learned = penalty if self.penalty_gradient else penalty.detach()
         terms = {"likelihood": loss.mean(), "doubly_stochastic": self.doubly_stochastic_weight * learned}
         return LossOutput(nll.mean(), terms, {"doubly_stochastic": penalty.detach()}, outputs), nll
@@ -155,13 +157,6 @@ class SoftLoss(nn.Module):
         mean = compare(output.outputs.weights, maps).mean()
         terms = {**output.terms, "supervision": self.supervision_weight * mean}
         return output._replace(terms=terms, metrics={**output.metrics, "attention_supervision": mean.detach()})
-
-    def penalty(self, outputs: CaptionerOutput, tokens: Tensor, num_captions: int) -> Tensor:
-        """Return the doubly stochastic penalty of a batch of `num_captions`, before its weight."""
-        penalties = doubly_stochastic_penalty(outputs.weights, tokens != PAD)
-        if self.penalty_reduction == "captions":
-            return penalties.mean()
-        return penalties.mean() * (num_captions / outputs.weights.shape[2])
 
 
 def negative_log_likelihood(outputs: CaptionerOutput, tokens: Tensor) -> Tensor:

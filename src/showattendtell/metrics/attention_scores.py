@@ -1,14 +1,13 @@
 """Attention maps against ground-truth boxes, as `torchmetrics.Metric` classes."""
 
-from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from showattendtell.metrics.attention import MAPS, AttentionHit, GroundedWord, compare_maps
+from showattendtell.metrics.attention import MAPS, GroundedWord, compare_maps
 
 
 class _AttentionScore(Metric):
@@ -21,6 +20,8 @@ class _AttentionScore(Metric):
     is_differentiable = False
     higher_is_better = True
     full_state_update = False
+    score: Literal["hit", "correctness"]
+    """Of a map, in an `AttentionHit`."""
     sums: Tensor
     words: Tensor
 
@@ -29,14 +30,10 @@ class _AttentionScore(Metric):
         self.add_state("sums", torch.zeros(len(MAPS), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("words", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
-    @abstractmethod
-    def score(self, hit: AttentionHit) -> float:
-        """Return the score of a map at a word, 0 to 1."""
-
     def update(self, words: Iterable[GroundedWord]) -> None:
         """Add attention maps at words, with the boxes of the words' objects."""
         for hits in map(compare_maps, words):
-            self.sums += torch.tensor([self.score(getattr(hits, name)) for name in MAPS]).to(self.sums)
+            self.sums += torch.tensor([getattr(getattr(hits, name), self.score) for name in MAPS]).to(self.sums)
             self.words += 1
 
     def compute(self) -> dict[str, Tensor]:
@@ -50,12 +47,10 @@ class PointingGame(_AttentionScore):
     Of several equal maxima, the fraction that lies in a box counts.
     """
 
-    def score(self, hit: AttentionHit) -> float:
-        return hit.hit
+    score = "hit"
 
 
 class AttentionCorrectness(_AttentionScore):
     """Attention correctness (Liu et al. 2017): fraction of the attention inside the boxes of the object."""
 
-    def score(self, hit: AttentionHit) -> float:
-        return hit.correctness
+    score = "correctness"

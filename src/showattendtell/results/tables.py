@@ -191,7 +191,8 @@ def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: b
     Args:
         figures: see `score_attention`.
     """
-    table = numeric_table("attention", ("nouns", "pointing game", "correctness"), title=title)
+    columns = ("nouns", "pointing game", "correctness")
+    table = numeric_table("attention", columns, title=Text(printable(title)))
     others = figures["attention_baselines"]
     rows = {"model": figures, "uniform": others["uniform"], "center prior": others["center"]}
     if with_kinds:

@@ -133,7 +133,7 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     if bleu:
         best = max(bleu.items(), key=itemgetter(1))
         right.annotate(f"{best[1]:.1f}", best, textcoords="offset points", xytext=(0, 5), ha="center")
-    right.set_ylim(0, 1.15 * max(1, *bleu.values()) if bleu else 1)
+    right.set_ylim(0, 1.15 * max([1, *bleu.values()]))
     right.set(title="BLEU-4 on validation, without brevity penalty", xlabel="epoch")
     for axis in (left, right):
         axis.grid(alpha=0.3)

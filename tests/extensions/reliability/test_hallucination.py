@@ -53,13 +53,6 @@ def test_the_objects_of_a_sentence(sentence: str, expected: list[str]):
     assert things(sentence) == expected
 
 
-def test_every_category_is_found_by_its_name():
-    assert len(set(CATEGORIES)) == 80
-    for category in CATEGORIES:
-        assert things(f"there is a {category} here") == [category]
-    assert {thing for thing in NAMES.values() if thing} == set(CATEGORIES)
-
-
 def test_an_object_is_present_if_it_is_annotated_or_said():
     caption, said = tokenize("a cat and a dog on a couch"), [tokenize("a sofa in a room")]
     mentions, hallucinated = find_hallucinations(caption, said, ["cat"], NAMES)
@@ -83,6 +76,8 @@ def test_rates_worked_by_hand():
 
 def test_planted_hallucinations_are_all_found():
     """In captions that mention what their references do, an object of every other category."""
+    assert len(set(CATEGORIES)) == 80
+    assert {thing for thing in NAMES.values() if thing} == set(CATEGORIES)
     for category in CATEGORIES:
         said = tokenize("a giraffe stands" if category != "giraffe" else "a zebra stands")
         planted = (*said, *tokenize(f"with a {category}"))
