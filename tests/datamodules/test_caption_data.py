@@ -87,13 +87,13 @@ def test_items_read_ahead_are_the_same_and_no_more_than_requested():
             asked.append(item)
             yield item
 
-    reading = read_ahead(items(), 2)
+    reading = read_ahead(items())
     assert asked == []
     assert next(reading) == 1
     reading.close()
     assert asked in ([1], [1, 2], [1, 2, 3])
-    assert list(read_ahead(items(), 2)) == list(range(1, 8))
-    assert list(read_ahead(iter(()), 2)) == []
+    assert list(read_ahead(items())) == list(range(1, 8))
+    assert list(read_ahead(iter(()))) == []
 
 
 def test_grids_that_are_held_are_read_once_and_are_the_same():

@@ -15,7 +15,7 @@ from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.images.augmentation import Augmentation
 from showattendtell.models.encoder import Encoder
-from showattendtell.text.vocabulary import EOS, PAD
+from showattendtell.text.vocabulary import PAD
 from showattendtell.types import Caption, Dataset, Example
 
 
@@ -24,16 +24,12 @@ def test_captions_of_one_image_share_its_row():
     batch = captions[[5, 0, 3, 2, 4]]
     assert batch.images.flatten().tolist() == [0, 1, 2]
     assert batch.image_index.tolist() == [2, 0, 2, 1, 2]
-    decoded = [" ".join(vocabulary().decode(tokens.tolist())) for tokens in batch.tokens]
-    assert decoded == ["old man", "a dog", "a man", "two cats", "he sits"]
-
-
-def test_tokens_end_with_eos_and_padding_stands_behind_it():
     words = vocabulary()
-    batch = CaptionDataset(examples_of(), words, numbered)[[1, 2]]
-    one, dog, runs, two, cats = words.encode(["one", "dog", "runs", "two", "cats"])[:-1]
-    assert batch.tokens.tolist() == [[one, dog, runs, EOS], [two, cats, EOS, PAD]]
-    assert batch.tokens.dtype == batch.image_index.dtype == torch.long
+    decoded = [" ".join(words.decode(tokens.tolist())) for tokens in batch.tokens]
+    assert decoded == ["old man", "a dog", "a man", "two cats", "he sits"]
+    padded = captions[[1, 2]].tokens
+    assert padded.tolist() == [words.encode(["one", "dog", "runs"]), [*words.encode(["two", "cats"]), PAD]]
+    assert padded.dtype == batch.image_index.dtype == torch.long
 
 
 def test_images_come_in_order_with_all_that_was_said_of_them():

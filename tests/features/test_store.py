@@ -120,14 +120,6 @@ def test_grids_that_vanish_after_the_store_was_opened_are_reported(
         store[store.rows(NAMES[299:])]
 
 
-@pytest.mark.parametrize("name", ["00001.json", "00001.npy"])
-def test_a_pipe_in_the_place_of_a_file_is_reported(path: Path, name: str):
-    (path / name).unlink()
-    os.mkfifo(path / name)
-    with pytest.raises(UserError, match=rf"grids is damaged \({name}.+\); delete the folder"):
-        FeatureStore(path)
-
-
 def test_int8_by_hand():
     grid = torch.tensor([[[127.0, -127.0, 1.4, 0.6], [0.0, 2.54, -1.27, 0.011]]])
     packed = pack(grid, "int8")

@@ -30,17 +30,16 @@ def test_a_file_that_is_too_large_is_reported_before_all_of_it_is_here(
         fetch_image(f"{server.address}/large.jpg")
 
 
-def test_a_server_that_sends_byte_by_byte_is_left(server: PhotoServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reading, "SECONDS", 0.3)
-    server.pause, server.piece = 0.05, 1
-    with pytest.raises(UserError, match=r"photo.png took longer than 0.3 seconds"):
-        fetch_image(f"{server.address}/photo.png")
-
-
-def test_a_server_that_sends_nothing_is_left(server: PhotoServer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reading, "STALLED", 0.2)
-    server.pause, server.piece = 2.0, 1
-    with pytest.raises(UserError, match=r"photo.png cannot be fetched .timed out."):
+@pytest.mark.parametrize(
+    ("limit", "seconds", "pause", "sentence"),
+    [("SECONDS", 0.3, 0.05, "took longer than 0.3 seconds"), ("STALLED", 0.2, 2.0, "cannot be fetched .timed out.")],
+)
+def test_a_server_that_sends_byte_by_byte_or_nothing_is_left(
+    server: PhotoServer, monkeypatch: pytest.MonkeyPatch, limit: str, seconds: float, pause: float, sentence: str
+):
+    monkeypatch.setattr(reading, limit, seconds)
+    server.pause, server.piece = pause, 1
+    with pytest.raises(UserError, match=f"photo.png {sentence}"):
         fetch_image(f"{server.address}/photo.png")
 
 

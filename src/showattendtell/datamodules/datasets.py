@@ -122,7 +122,8 @@ class PixelSource:
 
     def _random(self, position: int, draw: Draw) -> tuple[np.random.Generator, bool]:
         """Return the random numbers of an image, and whether its captions distinguish left from right."""
-        return self._augmentation.generator(position, draw), mentions_sides(self._examples[position])
+        rng = np.random.default_rng([self._augmentation.seed, *draw, position])
+        return rng, mentions_sides(self._examples[position])
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,7 @@ class TargetMaker:
         """Return the targets of a batch of these captions."""
         rows, columns = self.grid
         steps, frames = batch.tokens.shape[1], self.frames(batch.positions.tolist(), draw)
-        indices, grid_boxes, mirrored = list[int](), list[Tensor](), list[bool]()
+        indices, grid_boxes, mirrored = [], [], []
         for row, (caption, image) in enumerate(zip(captions, batch.image_index.tolist(), strict=True)):
             seen, is_mirrored = frames[image]
             for number, word in enumerate(self.words[caption], start=self.words.ends[caption]):

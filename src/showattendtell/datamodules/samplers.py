@@ -245,14 +245,14 @@ class PrefetchDataLoader(DataLoader[Item]):
             # as torch's loader draws its seed; with `generator` set, it draws from that one instead
             self.generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
         batches = super().__iter__()
-        yield from batches if self.num_workers else read_ahead(batches, 2)
+        yield from batches if self.num_workers else read_ahead(batches)
 
 
-def read_ahead(items: Iterator[Item], num_ahead: int) -> Iterator[Item]:
-    """Yield the same items, with up to `num_ahead` of them requested ahead in a thread."""
+def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield the same items, with up to two of them requested ahead in a thread."""
     thread = ThreadPoolExecutor(1)
     try:
-        futures = deque(thread.submit(next, items, None) for _ in range(num_ahead))
+        futures = deque(thread.submit(next, items, None) for _ in range(2))
         while (item := futures.popleft().result()) is not None:
             futures.append(thread.submit(next, items, None))
             yield item

@@ -109,15 +109,19 @@ def start_engine(encoder: Encoder, name: EngineName, precision: Precision) -> En
     raise UserError(f"onnxruntime cannot run {encoder.network_name} ({reason}); leave features.engine at torch")
 
 
+ReadBatch = tuple[dict[str, FileStamp], Tensor, dict[str, str]]
+"""Stamps and pixels of the readable images of a batch, and the errors of the others."""
+
+
 @dataclass(frozen=True)
-class ImageFiles(TorchDataset[tuple[dict[str, FileStamp], Tensor, dict[str, str]]]):
-    """Batches by the names of their images: stamps and pixels of the readable ones, and the errors of the others."""
+class ImageFiles(TorchDataset[ReadBatch]):
+    """Batches by the names of their images."""
 
     preprocessing: Preprocessing
     paths: Mapping[str, str]
 
-    def __getitem__(self, images: Sequence[str]) -> tuple[dict[str, FileStamp], Tensor, dict[str, str]]:
-        stamps, pixels, errors = dict[str, FileStamp](), list[Tensor](), dict[str, str]()
+    def __getitem__(self, images: Sequence[str]) -> ReadBatch:
+        stamps, pixels, errors = {}, [], {}
         for image in images:
             try:
                 pixels.append(self.preprocessing(read_pixels(self.paths[image])))

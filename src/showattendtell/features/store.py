@@ -115,7 +115,6 @@ class Manifest(BaseModel):
     """Content of `store.json`."""
 
     format: int
-    dataset: str
     settings: StoreSettings
     shards: int
 
@@ -211,7 +210,7 @@ class FeatureStore:
         self._header = len(shard_header(self.settings, 1))  # of all shards: numpy leaves room for the number of images
         # Rows are numbered through all shards; shard k has the rows from _firsts[k] on. In its file, after the header,
         # the views of an image follow each other.
-        names, firsts = list[str](), list[int]()
+        names, firsts = list[str](), []
         for number in range(manifest.shards):
             record = _read(shard_file(path, number, ".json"), ShardRecord)
             file = shard_file(path, number)

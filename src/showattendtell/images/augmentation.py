@@ -39,19 +39,15 @@ class Augmentation:
     def __bool__(self) -> bool:
         return bool(self.flip or self.crop < 1 or self.color)
 
-    def generator(self, position: int, draw: Draw) -> np.random.Generator:
-        """Return the random numbers of an image, by its position in the split, and the epoch and number of a batch."""
-        return np.random.default_rng([self.seed, *draw, position])
-
     def view(self, pixels: Tensor, preprocessing: Preprocessing, rng: np.random.Generator, sided: bool) -> Tensor:
         """Draw a view: (3, height, width) to (3, crop, crop), both uint8; never mirrored if `sided`."""
         part, mirrored = self.draw_part(pixels.shape[1], pixels.shape[2], rng, sided)
         if part is None:
             view_pixels = preprocessing(pixels)
         else:
-            place = [part.top, part.left, part.bottom - part.top, part.right - part.left]
-            square, interpolation = [preprocessing.crop] * 2, InterpolationMode(preprocessing.interpolation)
-            view_pixels = transforms.resized_crop(pixels, *place, square, interpolation, antialias=True)
+            shown, square = pixels[:, part.top : part.bottom, part.left : part.right], [preprocessing.crop] * 2
+            interpolation = InterpolationMode(preprocessing.interpolation)
+            view_pixels = transforms.resize(shown, square, interpolation, antialias=True)
         if mirrored:
             view_pixels = transforms.horizontal_flip(view_pixels)
         for adjust in (transforms.adjust_brightness, transforms.adjust_contrast, transforms.adjust_saturation):

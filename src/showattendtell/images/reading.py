@@ -216,7 +216,7 @@ def find_images(sources: str | Sequence[str]) -> FoundImages:
     Raises:
         UserError: a folder has no image files, or cannot be read.
     """
-    paths, names, others = list[str](), list[str](), 0
+    paths, names, others = [], [], 0
     for path in [sources] if isinstance(sources, str) else sources:
         if is_url(path) or not os.path.isdir(path):
             paths.append(path)

@@ -253,8 +253,8 @@ def check_images(dataset: Dataset, skip_unreadable: bool, root: Path, absent: Co
             "skip them with dataset.skip_unreadable=true"
         )
     places = sorted({os.path.relpath(os.path.dirname(path), root) for path in found.values()})
-    notes = [f"photographs found in other folders of {root} ({listed(places)}): {len(found):,}"] if found else []
     names = [example.image for example in lost]
+    notes = [f"photographs found in other folders of {root} ({listed(places)}): {len(found):,}"] if found else []
     if names:
         notes.append(f"images captioned but not on disk, which are skipped: {len(names):,} ({listed(names, 5)})")
     moved = dataset.map(lambda example: example._replace(path=found.get(example.image, example.path)))
@@ -295,16 +295,18 @@ def with_generated(
     train = dataset.split("train")
     texts = {example.image: list(example.captions) if keep_references else [] for example in train}
     for path, file in read_all(find_caption_files(captions)).items():
-        missing = dict.fromkeys(texts)
+        missing = []
         for image, image_captions in texts.items():
-            for sentence in file.captions.get(image, ()):
-                if plain := tokenize(sentence):
-                    missing.pop(image, None)
-                    image_captions.append(Caption(tokenizer.tokenize(sentence), (), sentence.strip(), plain))
+            sentences = [sentence for sentence in file.captions.get(image, ()) if tokenize(sentence)]
+            for sentence in sentences:
+                words = tokenizer.tokenize(sentence)
+                image_captions.append(Caption(words, (), sentence.strip(), tokenize(sentence)))
+            if not sentences:
+                missing.append(image)
         if missing:
             raise UserError(
                 f"{path} has no caption or an empty one of {len(missing):,} of {len(texts):,} training images "
-                f"({listed([*missing])}); write it by evaluate split=train decoding.min_length=1"
+                f"({listed(missing)}); write it by evaluate split=train decoding.min_length=1"
             )
     examples = tuple(example._replace(captions=tuple(texts[example.image])) for example in train)
     return dataset._replace(splits={**dataset.splits, "train": examples})

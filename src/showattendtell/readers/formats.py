@@ -167,7 +167,7 @@ def _read_table(path: Path, text: str) -> CaptionFile:
     names = _named(rows[0][1]) or []
     if len({name.lower() for name in names}) < len(names):
         raise UserError(f"{path}, line 1: two columns have one name; rename one")
-    columns, entries = find_columns(tuple(names)), list[Entry]()
+    columns, entries = find_columns(tuple(names)), []
     ends_with_caption, last = columns is not None and columns[1] == names[-1:], len(names) - 1
     for line, cells in rows[names == rows[0][1] :]:
         if len(cells) > len(names) and ends_with_caption and delimiter != "\t":  # commas in the caption

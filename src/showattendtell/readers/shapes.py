@@ -179,8 +179,7 @@ def describe_scene(scene: Scene, rng: np.random.Generator) -> tuple[Caption, ...
 
 def _mark(sentence: list[str | SceneObject]) -> Caption:
     """Return a caption with a phrase for each object."""
-    words: list[str] = []
-    phrases: list[Phrase] = []
+    words, phrases = [], []
     for part in sentence:
         if isinstance(part, SceneObject):
             words += ["an" if part.color[0] in "aeiou" else "a", part.color, part.shape]
