@@ -1,13 +1,11 @@
-"""Constraints and boxes in the tokens of other tokenizers."""
+"""Constraints in the tokens of other tokenizers."""
 
 import pytest
 
-from showattendtell.datamodules.datasets import TargetMaker
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.errors import UserError
 from showattendtell.text.tokenizers import SubwordTokenizer
 from showattendtell.text.vocabulary import Vocabulary
-from showattendtell.types import Box, Caption, Phrase
 
 
 def subwords() -> Vocabulary:
@@ -30,10 +28,3 @@ def test_a_forbidden_word_is_one_token():
         BeamSearch(forbidden=["Hand"]).in_tokens(vocabulary)
     with pytest.raises(UserError, match="prefix: the model does not know the word '<unk>'"):
         BeamSearch(prefix="Ein Tor").in_tokens(vocabulary)
-
-
-def test_boxes_are_at_the_tokens_of_their_words():
-    caption = Caption(("a", "dog"), (Phrase(1, (Box(0, 0, 1, 1),)),))
-    targets = TargetMaker([caption], lambda positions, draw: [], (1, 1))
-    assert targets.words[0].tolist() == [1]
-    assert targets.boxes[0].tolist() == [0, 0, 1, 1]

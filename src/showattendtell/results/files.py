@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import (
@@ -25,16 +25,6 @@ from showattendtell.settings import has_control
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 
 
-def finite(values: Any) -> Any:
-    """Return the finite numbers of an object as floats; JSON has integers that are not."""
-    if not isinstance(values, dict):
-        return values
-    return {name: float(x) for name, x in values.items() if type(x) in (int, float) and abs(x) <= sys.float_info.max}
-
-
-Figures = Annotated[Mapping[str, float], BeforeValidator(finite)]
-
-
 class ModelRecord(NamedTuple):
     """A model behind a result: its checkpoint, and the options and settings that it was trained with."""
 
@@ -46,7 +36,7 @@ class ModelRecord(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The scores of a result file by their names, their provenance, and the reasons for missing metrics."""
+    """The finite scores of a result file by their names, their provenance, and the reasons for missing metrics."""
 
     path: str
     dataset: str
@@ -55,7 +45,7 @@ class Result(NamedTuple):
     tokenizer: str
     decoding: Mapping[str, Any]
     models: Annotated[tuple[ModelRecord, ...], Field(min_length=1)]
-    figures: Figures
+    figures: Mapping[str, float]
     missing: Mapping[str, str] = {}
 
 
@@ -97,7 +87,9 @@ def read_result(path: Path) -> Result:
         models = zip_longest(*(value if isinstance(value, list) else [value] for value in of_models))
         fields = {name: content[name] for name in Result._fields if name in content}
         fields |= {"path": str(path), "models": list(models)}
-        fields["figures"] = {name: value for name, value in content.items() if name not in names}
+        numbers = {name: x for name, x in content.items() if name not in names and type(x) in (int, float)}
+        # JSON has integers that no float can be
+        fields["figures"] = {name: float(x) for name, x in numbers.items() if abs(x) <= sys.float_info.max}
         result = TypeAdapter(Result).validate_python(fields)
     except ValidationError as error:
         first = error.errors()[0]
