@@ -71,6 +71,17 @@ def test_training_leaves_what_the_readme_says(trained: Any, folder: Path):
     assert re.search(r"^trainer: Trainer\(.*max_epochs=2.*\)$", trained.out, re.MULTILINE)
 
 
+def test_a_checkpoint_is_plain_data_that_says_what_it_is(checkpoint: Path, folder: Path):
+    content = torch.load(checkpoint, weights_only=True)
+    card = content["showattendtell"]
+    assert json.loads(json.dumps(card)) == card
+    assert card["config"]["decoder"]["hidden_dim"] == 32
+    assert card["vocabulary"][:4] == ["<pad>", "<start>", "<eos>", "<unk>"]
+    assert card["encoder"]["preprocessing"]["crop"] == 128
+    assert card["splits"]["test"] == fingerprint(held_out(folder))
+    assert any(name.startswith("encoder.") for name in content["state_dict"])
+
+
 @pytest.fixture(scope="session")
 def scored(evaluated: Path) -> dict[str, Any]:
     return json.loads(evaluated.read_text())

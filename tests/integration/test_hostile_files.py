@@ -9,7 +9,7 @@ import pytest
 import torch
 from extension_cases import cases
 from PIL import Image
-from runs import Run, assert_error
+from runs import Evil, Run, assert_error
 from slow_cases import slow_after
 from small_results import result, write
 
@@ -92,3 +92,32 @@ def test_a_score_that_no_float_holds_is_left_out(tmp_path: Path, number: int):
     content = {**result(), "bleu4": number}
     read = read_result(write(content, tmp_path / "results-test.json"))
     assert (read.figures["bleu3"], read.figures.get("bleu4")) == (40.0, None)
+
+
+@pytest.mark.parametrize(
+    ("part", "target"),
+    [
+        ("decoder", "os.system"),
+        ("tokenizer", "showattendtell.demo.subprocess.run"),
+        ("dataset", "pytorch_lightning.LightningModule.load_from_checkpoint"),
+        ("encoder", "showattendtell.training.module.CaptioningModule.load_from_checkpoint"),
+    ],
+)
+def test_a_checkpoint_cannot_name_a_program_to_run(
+    altered: Callable[..., Path], tmp_path: Path, part: str, target: str
+):
+    mark = tmp_path / "it-ran"
+
+    def plant(content: dict[str, Any]) -> None:
+        content["showattendtell"]["config"][part] = {"_target_": target, "_args_": [["touch", str(mark)]]}
+
+    with pytest.raises(UserError, match=f"altered.ckpt.*{target}"):
+        load_model(str(altered(plant)), "cpu", BeamSearch())
+    assert not mark.exists()
+
+
+def test_a_pickle_in_a_checkpoint_is_not_executed(altered: Callable[..., Path], tmp_path: Path):
+    mark = tmp_path / "it-ran"
+    with pytest.raises(UserError, match="altered.ckpt is damaged"):
+        load_model(str(altered(lambda content: content.update(more=Evil(mark)))), "cpu", BeamSearch())
+    assert not mark.exists()

