@@ -2,7 +2,6 @@
 
 import atexit
 import gc
-import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from showattendtell.runtime.memory import paused_collection
+from showattendtell.runtime.threads import limit_threads
 
-if "OMP_WAIT_POLICY" not in os.environ:  # read when torch is imported; by default its threads spin for milliseconds
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+limit_threads()
 
 if TYPE_CHECKING:
     from showattendtell.datamodules.datamodule import (

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.launched import adopt_task, is_launched
+from showattendtell.runtime.threads import num_cores
 
 Item = TypeVar("Item")
 
@@ -62,7 +63,7 @@ def num_readers() -> int:
     """Return how many processes read photographs for the GPU of this process: one for each of its cores but one, and
     fewer where shared memory is small."""
     processes = max(1, min(world_size(), torch.cuda.device_count()))
-    readers = max(0, len(os.sched_getaffinity(0)) // processes - 1)
+    readers = max(0, num_cores() // processes - 1)
     shared = shutil.disk_usage(SHARED_MEMORY).free if os.path.isdir(SHARED_MEMORY) else 0
     return min(MAX_READERS, readers, shared // READER_MEMORY // processes)
 

@@ -37,6 +37,7 @@ from showattendtell.runtime.distributed import (
     report_lost_processes,
 )
 from showattendtell.runtime.launched import is_launched, stop_signals
+from showattendtell.runtime.threads import num_cores
 from showattendtell.settings import Node
 from showattendtell.training.build import report_refusals
 from showattendtell.training.interruption import RESUME
@@ -117,7 +118,7 @@ def _run_process(train: Train, settings: TrainSettings) -> float:
 
 def _start(train: Train, settings: TrainSettings, num_processes: int) -> float:
     """Start the processes and return the first one's result. Signals are passed on; all end with this process."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_processes)))
     for name in logging.root.manager.loggerDict:  # each has its own level; failures are reported here
         if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
             logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,0 +1,27 @@
+"""How many cores a process may use, and how long its threads wait for each other."""
+
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""The CPU time of a container, in microseconds of each period: `150000 100000` are one and a half cores."""
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use, by its affinity and by the CPU quota of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # no container, or one without a quota, which is called `max`
+        quota, period = map(int, QUOTA.read_text().split())
+        return min(cores, math.ceil(quota / period))
+    return cores
+
+
+def limit_threads() -> None:
+    """Let OpenMP's threads spin for microseconds instead of milliseconds, and start no more than the quota of a
+    container has cores. OpenMP reads this when torch is imported; what the user has set stays."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    if num_cores() < (os.cpu_count() or 1):
+        os.environ.setdefault("OMP_NUM_THREADS", str(num_cores()))
