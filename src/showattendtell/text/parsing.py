@@ -1,9 +1,11 @@
 """Read text and JSON files, and collect the captions and splits of the records of a caption file."""
 
 import re
+from ast import literal_eval
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -154,12 +156,11 @@ def _whole(number: Any) -> Any:
 
 
 def _as_list(said: Any) -> Any:
-    """Return captions as a list: one or several, each a text, JSON of a list in a text, or an object such as
-    `{"caption": ...}`."""
-    if isinstance(said, str) and said.startswith('["'):
-        said = from_json(said)
-    elif isinstance(said, str) and said.startswith("['"):
-        raise ValueError("a list as Python prints it; write it as JSON")
+    """Return captions as a list: one or several, each a text, a list in a text (`["A dog", "It barks"]`, as JSON or as
+    pandas writes it), or an object such as `{"caption": ...}`."""
+    if isinstance(said, str) and said.startswith(("['", '["')) and said.endswith(("']", '"]')):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):  # it is a caption then
+            said = literal_eval(said)
     if isinstance(said, list):
         return [caption for one in said for caption in _as_list(one)]
     if isinstance(said, dict) and not any(map(is_split_field, said)) and (columns := find_columns(("image", *said))):
