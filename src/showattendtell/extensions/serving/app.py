@@ -141,10 +141,10 @@ def caption_fields(one: CaptionOutput[np.ndarray], seen: Box) -> dict[str, Any]:
     return {"words": words} | {name: getattr(one, name) for name in ("caption", "log_prob", "confidence", "not_sure")}
 
 
-def make_cards(outputs: Outputs) -> bytes:
+def make_cards(outputs: Outputs) -> str:
     """Return the photographs with their captions as HTML."""
     entries = [make_entry(captions[0].name, captions) for captions in zip(*outputs.values(), strict=True)]
-    return render(Page("", list(outputs), entries), "cards.html").encode()
+    return render(Page("", list(outputs), entries), "cards.html")
 
 
 async def refuse(_: Request, error: Exception) -> JSONResponse:
