@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -325,8 +325,7 @@ def in_processes(
     context, threads = multiprocessing.get_context("spawn"), max(1, torch.get_num_threads() // workers)
     pool = ProcessPoolExecutor(workers, context, _start_worker, (write, threads))
     try:
-        for future in as_completed([pool.submit(_write_one, number) for number in numbers]):
-            yield future.result()
+        yield from pool.map(_write_one, numbers)
     except BrokenProcessPool:
         raise UserError(
             "a process that encodes images was killed, probably out of memory; lower features.workers and run the "

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -60,7 +60,7 @@ def caption_files(root: Path) -> dict[str, Path]:
     Raises:
         UserError: several files are equally likely.
     """
-    ranked = defaultdict[tuple[int, int], list[Path]](list)
+    ranked = []
     files = list(files_below(root))
     beside = {os.path.splitext(file)[0] for file in files if is_photograph(file)}
     for file in files:
@@ -71,12 +71,11 @@ def caption_files(root: Path) -> dict[str, Path]:
         depth = len(path.relative_to(root).parts)
         rank = next(i for i, name in enumerate(PREFERRED) if re.fullmatch(name, path.stem.lower()))
         if depth <= DEEPEST and ((rank, depth) == (0, 1) or _holds_captions(path)):
-            ranked[rank, depth].append(path)
-    if not ranked:
-        return {}
-    likeliest = sorted(ranked[min(ranked)])
-    if len(likeliest) == 1:
-        return {"": likeliest[0]}
+            ranked.append((rank, depth, path))
+    ranked.sort()
+    likeliest = [path for rank, depth, path in ranked if (rank, depth) == ranked[0][:2]]
+    if len(likeliest) < 2:
+        return dict(zip([""], likeliest, strict=False))
     by_split = {_split_of(path, root): path for path in likeliest}
     if "" in by_split or len(by_split) < len(likeliest):
         names = [str(path.relative_to(root)) for path in likeliest]

@@ -93,7 +93,7 @@ def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
         return dataset
 
     def change(caption: Caption) -> Caption:
-        plain = caption.plain or caption.words
+        plain = caption.plain_words
         written = caption.written or " ".join(plain)
         words = tokenizer.tokenize(written)
         phrases = _move_phrases(caption.phrases, written, words, tokenizer) if caption.phrases else ()
