@@ -4,6 +4,8 @@ training images. It is stored with the weights.
 Sizes are those of `showattendtell.types`; K is the number of principal directions.
 """
 
+from itertools import chain
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, normalize
@@ -90,10 +92,10 @@ def rate_captions(captioner: Captioner, confidence: Confidence, regions: Tensor,
         regions: (I, L, D) of the images.
         captions: of each image.
     """
-    sequences = [torch.tensor(caption.tokens) for image_captions in captions for caption in image_captions]
     not_sure = (confidence(regions) > confidence.threshold).tolist()
+    sequences = [torch.tensor(caption.tokens) for caption in chain.from_iterable(captions)]
     tokens = pad_sequence(sequences, batch_first=True, padding_value=PAD).to(regions.device)
-    image_index = torch.tensor([image for image, image_captions in enumerate(captions) for _ in image_captions])
+    image_index = torch.arange(len(captions)).repeat_interleave(torch.tensor([*map(len, captions)]))
     outputs = captioner(regions, image_index.to(regions.device), tokens)
     targets = tokens.flatten()[outputs.indices]
     log_probs = confidence.rescale(outputs.logits.log_softmax(dim=1)).gather(1, targets.unsqueeze(1)).squeeze(1)

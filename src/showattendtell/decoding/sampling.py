@@ -5,6 +5,7 @@ R is the number of captions that are sampled. The other sizes are those of `show
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import Tensor
@@ -38,11 +39,9 @@ class Sampling(Decoding):
             if EOS in tokens:
                 tokens = tokens[: tokens.index(EOS) + 1]
             sampled.append(CaptionOutput(tokens, *(part[: len(tokens)].clone() for part in rest)))
-        captions = []
-        for first in range(0, len(sampled), self.num_captions):
-            of_image = sampled[first : first + self.num_captions]
-            captions.append(sorted(of_image, key=lambda caption: caption.log_prob, reverse=True))
-        return captions
+        images = range(0, len(sampled), self.num_captions)
+        by_image = [sampled[first : first + self.num_captions] for first in images]
+        return [sorted(captions, key=attrgetter("log_prob"), reverse=True) for captions in by_image]
 
     @torch.no_grad()
     def sample(self, ensemble: Ensemble, regions: Sequence[Tensor], constraints: Constraints) -> tuple[Tensor, ...]:
