@@ -133,7 +133,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
     load = load_file if path.suffix == ".safetensors" else partial(torch.load, weights_only=True, map_location="cpu")
     try:
         state, reason = load(path), "it holds other things"
-        if isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values()):
+        if isinstance(state, dict) and not [value for value in state.values() if not isinstance(value, Tensor)]:
             return state
     except Exception as error:  # torch and safetensors raise different errors for invalid files
         reason = type(error).__name__
