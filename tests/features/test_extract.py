@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -121,6 +122,31 @@ def test_after_kill_9_of_all_processes_the_store_is_the_same(
     assert content(path) == content(uninterrupted)
 
 
+@pytest.mark.slow
+def test_workers_end_if_only_the_process_that_started_them_is_killed(
+    dataset: Dataset, encoder: Encoder, tmp_path: Path
+):
+    path = tmp_path / "grids"
+    process = multiprocessing.get_context("fork").Process(target=in_own_group, args=(dataset, encoder, path, 2, 2))
+    process.start()
+    while not has_batch(path):
+        assert process.is_alive()
+        time.sleep(0.002)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    process.join()
+    while any(is_running(worker) for worker in workers):
+        time.sleep(0.01)
+    assert len(workers) > 0
+    assert len(list(path.glob("0*.json"))) < 4
+
+
+def is_running(process: str) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 def kill_after_a_batch(path: Path) -> None:
     """Kill a child of this process when a batch is written."""
     while not has_batch(path):
@@ -134,7 +160,10 @@ def has_batch(path: Path) -> bool:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_reported_and_what_is_written_is_kept(
-    dataset: Dataset, encoder: Encoder, uninterrupted: Path, tmp_path: Path
+    dataset: Dataset,
+    encoder: Encoder,
+    uninterrupted: Path,
+    tmp_path: Path,
 ):
     path = tmp_path / "grids"
     killer = Thread(target=kill_after_a_batch, args=(path,))
@@ -162,6 +191,25 @@ def test_skip_unreadable_drops_exactly_the_broken_image_and_reports_it(
     assert [example.image for example in readable.examples()] == left
     whole = FeatureStore(uninterrupted)
     torch.testing.assert_close(store[store.rows(left)], whole[whole.rows(left)], rtol=2e-3, atol=1e-3)
+
+
+def test_the_second_view_is_what_the_encoder_gives_for_the_mirrored_photograph(
+    dataset: Dataset, encoder: Encoder, tmp_path: Path
+):
+    """Scaled to 80 x 64, a photograph has its square in the middle, and so has its mirror image."""
+    store, _ = open_features(few(dataset), encoder, tmp_path / "grids", False, Extraction(views=2))
+    examples = few(dataset).examples()
+    mirrored = []
+    for example in examples:
+        with Image.open(example.path) as image:
+            mirrored.append(encoder.preprocessing(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)))
+    with torch.no_grad():
+        expected = encoder(torch.stack(mirrored))
+    rows = store.rows([example.image for example in examples])
+    stored = store.read(rows, torch.ones_like(rows)).float()
+    assert (stored - expected).norm() / expected.norm() < 0.02
+    plain = store[rows].float()
+    assert (plain - expected).norm() / expected.norm() > 0.2
 
 
 def test_a_photograph_that_was_replaced_under_its_name_is_reported(encoder: Encoder, tmp_path: Path):

@@ -10,7 +10,14 @@ import torch
 from grid_stores import NAMES, SETTINGS, Encoding, damage, random_grids, write
 
 from showattendtell.errors import UserError
-from showattendtell.features.store import FeatureStore, check_same_settings, pack, unpack
+from showattendtell.features.store import (
+    FeatureStore,
+    StoredDtype,
+    check_same_settings,
+    grid_type,
+    pack,
+    unpack,
+)
 
 
 @pytest.fixture
@@ -73,7 +80,10 @@ def test_skipped_images_have_no_row_and_their_reason(tmp_path: Path):
     ("change", "message"),
     [
         ({"network": "vgg19"}, r"network=tiny, this run has network=vgg19"),
-        ({"preprocessing": {"crop": 8, "mean": [0.5, 0.5, 0.5]}}, r"preprocessing.crop=4, .* has preprocessing.crop=8"),
+        (
+            {"preprocessing": {"crop": 8, "mean": [0.5, 0.5, 0.5]}},
+            r"preprocessing.crop=4, .* has preprocessing.crop=8",
+        ),
         ({"later": 1}, r"later=None, this run has later=1"),
     ],
 )
@@ -120,6 +130,27 @@ def test_grids_that_vanish_after_the_store_was_opened_are_reported(
         store[store.rows(NAMES[299:])]
 
 
+@pytest.mark.parametrize("name", ["00001.json", "00001.npy"])
+def test_a_pipe_in_the_place_of_a_file_is_reported(path: Path, name: str):
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(UserError, match=rf"grids is damaged \({name}.+\); delete the folder"):
+        FeatureStore(path)
+
+
+def regions(scale: float = 1.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return scale * torch.randn(3, 4, 64, generator=generator) * torch.rand(3, 4, 1, generator=generator)
+
+
+def through(dtype: StoredDtype, grids: torch.Tensor) -> torch.Tensor:
+    """Packed and unpacked."""
+    packed = pack(grids, dtype)
+    record = grid_type({"grid": [2, 2], "dim": 64, "dtype": dtype})
+    assert (packed.nbytes, len(packed)) == (3 * record.itemsize, 3)
+    return unpack(packed)
+
+
 def test_int8_by_hand():
     grid = torch.tensor([[[127.0, -127.0, 1.4, 0.6], [0.0, 2.54, -1.27, 0.011]]])
     packed = pack(grid, "int8")
@@ -127,3 +158,10 @@ def test_int8_by_hand():
     assert packed["step"].tolist() == [[1.0, pytest.approx(0.02)]]
     expected = torch.tensor([[[127.0, -127.0, 1.0, 1.0], [0.0, 2.54, -1.28, 0.02]]])
     torch.testing.assert_close(unpack(packed), expected)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e6])
+def test_int8_is_off_by_half_a_step_of_the_region_at_most(scale: float):
+    exact = regions(scale)
+    steps = exact.abs().amax(dim=2, keepdim=True) / 127
+    assert ((through("int8", exact) - exact).abs() <= 0.5001 * steps).all()

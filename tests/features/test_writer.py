@@ -6,6 +6,7 @@ import random
 import resource
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from disks import small_disk
 from grid_stores import NAMES, SETTINGS, Encoding, EndedError, content, plan_of, random_grids, write
 from slow_cases import slow_after
 
@@ -67,7 +69,14 @@ def test_work_continues_after_the_last_complete_shard(path: Path, uninterrupted:
 
 
 @pytest.mark.parametrize(
-    "other", [plan_of(settings={**SETTINGS, "network": "another"}), plan_of(NAMES[::-1])], ids=["network", "turned"]
+    "other",
+    [
+        plan_of(settings={**SETTINGS, "network": "another"}),
+        plan_of(NAMES[:200]),
+        plan_of(NAMES[::-1]),
+        plan_of([*NAMES, "photograph 1000.jpg"]),
+    ],
+    ids=["network", "fewer", "turned", "more"],
 )
 def test_an_unfinished_store_of_other_settings_or_images_is_refused_and_kept(
     path: Path, uninterrupted: dict[str, bytes], other: StorePlan
@@ -118,6 +127,32 @@ def test_kill_9_of_all_processes_at_any_moment_changes_nothing(path: Path, unint
     assert content(path) == uninterrupted
 
 
+def test_of_two_commands_the_second_waits_and_writes_nothing(path: Path, uninterrupted: dict[str, bytes]):
+    """The second comes when the first is at its second batch."""
+    context = multiprocessing.get_context("fork")
+    others = context.Value("i", -1)
+
+    def write_too() -> None:
+        encode = Encoding()
+        write(path, encode=encode)
+        others.value = len(encode.done) if is_finished(path) else -1
+
+    second = context.Process(target=write_too)
+
+    class Paused(Encoding):
+        def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+            for number, encoded in enumerate(super().__call__(batches)):
+                if number == 1:
+                    second.start()
+                    time.sleep(0.1)
+                yield encoded
+
+    write(path, encode=Paused())
+    second.join()
+    assert others.value == 0
+    assert content(path) == uninterrupted
+
+
 def write_as_rank(rank: int, folder: Path, path: Path, encode: Encoding) -> None:
     """Write a store as one of two processes; the batches of each are in `RANK.json`."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
@@ -155,12 +190,38 @@ def test_process_r_of_w_writes_every_wth_shard(path: Path, tmp_path: Path, unint
     assert content(path) == uninterrupted
 
 
+class Forever(Encoding):
+    """Encodes one batch, and never the next."""
+
+    def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
+        yield from Encoding()(islice(batches, 1))
+        time.sleep(1000)
+
+
+def test_shards_of_a_process_that_is_killed_are_taken_over(path: Path, tmp_path: Path, uninterrupted: dict[str, bytes]):
+    ranks = start_ranks(tmp_path, path, Encoding(), Forever())
+    while not (list(path.glob("00001.npy")) and (path / "00002.json").exists()):
+        time.sleep(0.001)
+    ranks[1].kill()
+    for process in ranks:
+        process.join()
+    assert len(json.loads((tmp_path / "0.json").read_text())) == 12
+    assert content(path) == uninterrupted
+
+
 @pytest.mark.parametrize("name", [".lock", "plan.json"])
 def test_a_pipe_in_a_folder_that_is_written_to_is_reported(path: Path, name: str):
     path.mkdir(parents=True)
     os.mkfifo(path / name)
     with pytest.raises(UserError, match=rf"grids/{name} cannot be written \(it is a pipe or device\); set cache to"):
         write(path)
+
+
+def test_a_folder_that_is_read_only_is_reported(tmp_path: Path):
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        with pytest.raises(UserError, match=r"cannot be written \(Read-only file system\); set cache to a folder"):
+            write(disk / "features/grids")
 
 
 def test_a_disk_without_room_is_reported_before_any_work(path: Path, monkeypatch: pytest.MonkeyPatch):

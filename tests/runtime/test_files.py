@@ -1,7 +1,8 @@
 import multiprocessing
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -54,6 +55,20 @@ def test_a_file_that_is_written_twice_at_once_is_one_of_both(tmp_path: Path):
     assert names(tmp_path) == ["a.txt"]
 
 
+def test_a_process_that_is_killed_leaves_a_file_of_its_own(tmp_path: Path):
+    file = tmp_path / "a.txt"
+    for content in (b"1", b"2"):
+        process = os.fork()
+        if not process:
+            with atomic_write(file) as stream:
+                stream.write(content)
+                os._exit(1)
+        os.waitpid(process, 0)
+    left = names(tmp_path)
+    assert len(left) == 2
+    assert all(name.startswith("a.txt.") and name.endswith(".tmp") for name in left)
+
+
 @pytest.mark.parametrize("fault", [ValueError, KeyboardInterrupt, SystemExit])
 def test_a_file_that_is_not_written_to_its_end_leaves_nothing_and_changes_nothing(
     tmp_path: Path, fault: type[BaseException]
@@ -67,6 +82,30 @@ def test_a_file_that_is_not_written_to_its_end_leaves_nothing_and_changes_nothin
 
     with pytest.raises(fault):
         write_half()
+    assert names(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "before"
+
+
+@contextmanager
+def small_disk() -> Iterator[None]:
+    """No file may have more than 1000 bytes, not even that of pytest's output."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_is_reported_with_the_files_name(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("before")
+    with (
+        pytest.raises(OSError, match="a.txt") as error,
+        small_disk(),
+        atomic_write(tmp_path / "a.txt") as stream,
+    ):
+        stream.write(bytes(2000))
+    assert error.value.filename == str(tmp_path / "a.txt")
     assert names(tmp_path) == ["a.txt"]
     assert (tmp_path / "a.txt").read_text() == "before"
 
