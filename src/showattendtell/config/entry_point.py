@@ -230,17 +230,18 @@ def discard_empty_run() -> None:
 
 
 def write_settings(record: Mapping[str, Any], folder: Path) -> None:
-    """Write the settings of a new run and its arguments, as Hydra does. Hydra itself would write them into the folder
-    of a finished run before the run is refused.
+    """Write the settings of a new run, the configuration of Hydra and its arguments, as Hydra does. Hydra itself would
+    write them into the folder of a finished run before the run is refused.
 
     Raises:
         OSError: a file cannot be written; `filename` is its path.
     """
-    place = folder / HYDRA
+    place, hydra = folder / HYDRA, HydraConfig.get()
     place.mkdir(exist_ok=True)
     if place.is_symlink():
         raise OSError(errno.ELOOP, LINK, str(place))
-    for name, content in (("config", literal(record)), ("overrides", HydraConfig.get().overrides.task)):
+    contents = {"config": literal(record), "hydra": {"hydra": hydra}, "overrides": hydra.overrides.task}
+    for name, content in contents.items():
         with atomic_write(place / f"{name}.yaml") as stream:
             stream.write(OmegaConf.to_yaml(content).encode())
 
