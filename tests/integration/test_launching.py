@@ -183,7 +183,7 @@ def test_a_notice_to_the_process_that_has_started_them_reaches_all(
     assert done.status == status
     assert done.err.count("stopped after step") == 1
     assert_gone(workers)
-    assert f"resume={own} trainer.devices=2" in done.err
+    assert f"resume=runs/{number.name} trainer.devices=2" in done.err
     assert_all_done(run(folder, *TRAIN, f"resume={own}", "trainer.devices=2"))
     assert_same_weights(two, own)
 
