@@ -169,20 +169,22 @@ def start_ranks(folder: Path, path: Path, *encodings: Encoding) -> list[ForkProc
 
 
 class After(Encoding):
-    """Encodes when a file is there."""
+    """Makes a file when its shards are locked, and encodes when another one is there."""
 
-    def __init__(self, file: Path):
+    def __init__(self, made: Path, awaited: Path):
         super().__init__()
-        self.file = file
+        self.made, self.awaited = made, awaited
 
     def __call__(self, batches: Iterable[Sequence[str]]) -> Iterator[EncodedBatch]:
-        while not self.file.exists():
+        self.made.touch()
+        while not self.awaited.exists():
             time.sleep(0.001)
         return super().__call__(batches)
 
 
 def test_process_r_of_w_writes_every_wth_shard(path: Path, tmp_path: Path, uninterrupted: dict[str, bytes]):
-    for process in start_ranks(tmp_path, path, After(path / "00001.json"), Encoding()):
+    begun = [tmp_path / "first", tmp_path / "second"]
+    for process in start_ranks(tmp_path, path, After(begun[0], path / "00001.json"), After(begun[1], begun[0])):
         process.join()
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
     assert [image for batch in first for image in batch] == NAMES[:130] + NAMES[260:]

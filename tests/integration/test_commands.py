@@ -68,7 +68,7 @@ def test_training_leaves_what_the_readme_says(trained: Any, folder: Path):
     assert 0 <= logged["val/bleu4"] <= 100
     assert trained.err.strip() == ""
     assert re.search(r"^attention: SoftAttention\(score=AdditiveScore\(", trained.out, re.MULTILINE)
-    assert re.search(r"^trainer: Trainer\(.*max_epochs=2.*\)$", trained.out, re.MULTILINE)
+    assert re.search(r"^trainer: Trainer\(.*max_epochs=1.*\)$", trained.out, re.MULTILINE)
 
 
 def test_a_checkpoint_is_plain_data_that_says_what_it_is(checkpoint: Path, folder: Path):

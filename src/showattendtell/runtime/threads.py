@@ -13,7 +13,8 @@ def num_cores() -> int:
     """Return how many cores this process may use, by its affinity and by the CPU quota of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):  # no container, or one without a quota, which is called `max`
-        quota, period = map(int, QUOTA.read_text().split())
+        content = QUOTA.read_text()
+        quota, period = map(int, content.split())
         return min(cores, math.ceil(quota / period))
     return cores
 
