@@ -107,17 +107,17 @@ class Node:
 
     def __str__(self) -> str:
         """Return the call as Python writes it, without the module and arguments that are None."""
-        return _call({"_target_": self.target, **self.arguments})
+        return _written({"_target_": self.target, **self.arguments})
 
 
-def _call(value: Any) -> str:
+def _written(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{', '.join(map(_call, value))}]"
+        return f"[{', '.join(map(_written, value))}]"
     if not isinstance(value, Mapping):
         return str(value)
     name = value.get("_target_", "").rpartition(".")[2]
     given = {key: part for key, part in value.items() if part is not None and key not in ("_target_", "_partial_")}
-    return f"{name}({', '.join(f'{key}={_call(part)}' for key, part in given.items())})"
+    return f"{name}({', '.join(f'{key}={_written(part)}' for key, part in given.items())})"
 
 
 Nodes = Mapping[str, Node | None]
