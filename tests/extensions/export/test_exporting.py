@@ -35,7 +35,8 @@ def test_the_script_of_an_export_alone_says_what_the_command_caption_says(run: R
     done = assert_done(run("export", f"checkpoint={checkpoint}", "output=handed/on"))
     assert re.match(r"onnxruntime says '.+', as PyTorch; scores and maps differ by .e-..\n", done.out)
     assert "written to handed/on" in done.out
-    names = ["captioner.json", *(f"onnx/{name}.onnx" for name in ("begin", "encode", "step")), "run_onnx.py"]
+    graphs = [f"onnx/{name}.onnx" for name in ("begin", "encode", "step", "unlikeness")]
+    names = ["captioner.json", *graphs, "run_onnx.py"]
     exported = folder / "handed/on"
     assert sorted(str(file.relative_to(exported)) for file in exported.rglob("*") if file.is_file()) == names
     for beam in (1, 3):
