@@ -115,6 +115,19 @@ def test_an_interrupted_trial_is_repeated_with_its_values_and_files(tmp_path: Pa
     assert [each.number for each in trials_of(other.study)] == [1]
 
 
+def test_a_trial_whose_worker_was_killed_before_the_first_heartbeat_is_repeated(tmp_path: Path):
+    lost = worker(tmp_path, SEEDS).study.ask(SEEDS)
+    other = worker(tmp_path, SEEDS)
+    others = other.take(9)
+    assert len(others) == 2
+    for trial in others:
+        other.end(trial, 1.0)
+    [repeated] = other.take(9)
+    assert repeated.params == lost.params
+    other.end(repeated, 1.0)
+    assert other.take(9) == {}
+
+
 def test_an_interrupted_trial_keeps_what_it_reported(tmp_path: Path):
     [killed] = worker(tmp_path).take(1)
     killed.report(0.5, 1)

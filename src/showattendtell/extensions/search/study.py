@@ -228,6 +228,10 @@ class Worker:
         claimed: dict[Trial, list[str]] = {}
         with file_lock(self.folder / LOCK), storage_errors(self.folder):  # or workers would exceed the total
             fail_stale_trials(self.study)
+            for begun in trials_of(self.study):
+                if begun.state == TrialState.RUNNING and "settings" not in begun.user_attrs:
+                    # its process was killed in the loop below; Optuna repeats only trials that had a heartbeat
+                    self._storage.record_heartbeat(begun._trial_id)
             while len(claimed) < number and len(trials_of(self.study)) < self.total:
                 trial = self.study.ask(self.space)
                 self._storage.record_heartbeat(trial._trial_id)
