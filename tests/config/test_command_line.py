@@ -14,7 +14,7 @@ from slow_cases import slow_after
 from showattendtell.__main__ import COMMANDS
 from showattendtell.config.command_line import as_argument, as_command, parse
 from showattendtell.config.compose import compose
-from showattendtell.config.validation import ALIASES
+from showattendtell.config.names import ALIASES
 from showattendtell.errors import UserError
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ import pytest
 from showattendtell.__main__ import COMMANDS
 from showattendtell.config.command_line import find_options
 from showattendtell.config.compose import compose
-from showattendtell.config.validation import ALIASES, MEANT
+from showattendtell.config.names import ALIASES, MEANT
 from showattendtell.errors import UserError
 
 SIDES = ("train", "caption", "evaluate", "score")

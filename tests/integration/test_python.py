@@ -246,8 +246,9 @@ def test_names_are_the_options_of_the_configuration(encoder: Encoder):
 
 def test_the_trainer_of_the_other_package_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "lightning.pytorch", ModuleType("lightning.pytorch"))
-    with pytest.warns(UserWarning, match="needs the Trainer of pytorch_lightning"):
-        small()
+    with pytest.warns(UserWarning, match="needs the Trainer of pytorch_lightning") as warned:
+        CaptioningModule()
+    assert [Path(str(warning.filename)) for warning in warned] == [Path(__file__)]
 
 
 def test_a_model_without_data_and_words_says_what_it_needs(tmp_path: Path):

@@ -16,7 +16,7 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from showattendtell.config.validation import ALIASES
+from showattendtell.config.names import ALIASES
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import expand_home
 from showattendtell.settings import is_url

@@ -3,7 +3,7 @@
 import asyncio
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path, PureWindowsPath
@@ -204,6 +204,12 @@ def make_app(service: Service, hosts: Sequence[str], address: str) -> FastAPI:
         """Return counts of requests and captions, in the text format of Prometheus."""
         return Response(fill(TEMPLATES / "metrics.txt", service=service), media_type="text/plain; version=0.0.4")
 
+    app.router.routes += list(page_routes(service, app.openapi(), address))
+    return app
+
+
+def page_routes(service: Service, openapi: Mapping[str, Any], address: str) -> Iterator[Route]:
+    """Yield the routes of the page, of its documentation and of their files, which do not change."""
     page = fill(
         "upload.html",
         formats=[name for name in FORMATS if name != "HEIF" or find_spec("pillow_heif")],
@@ -215,11 +221,10 @@ def make_app(service: Service, hosts: Sequence[str], address: str) -> FastAPI:
     )
     pages = {
         "/": ("text/html", page),
-        "/docs": ("text/html", fill(TEMPLATES / "reference.html", openapi=app.openapi(), address=address)),
+        "/docs": ("text/html", fill(TEMPLATES / "reference.html", openapi=openapi, address=address)),
         "/serve.js": ("text/javascript", fill(TEMPLATES / "serve.js", darkest=DARKEST)),
         "/style.css": ("text/css", fill("style.css")),
         "/health": ("application/json", '{"status":"ok"}'),
     }
     for path, (kind, content) in pages.items():
-        app.router.routes.append(Route(path, Response(content, media_type=kind), methods=["GET"]))
-    return app
+        yield Route(path, Response(content, media_type=kind), methods=["GET"])
