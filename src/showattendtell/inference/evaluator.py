@@ -129,7 +129,7 @@ class EvaluationRun(NamedTuple):
 
     def title(self) -> str:
         """Return the name of the data set and the split, with the number of images."""
-        return f"{self.dataset.name}, {len(self.examples)} images of {self.split}"
+        return f"{self.dataset.title}, {len(self.examples)} images of {self.split}"
 
     def origin(self) -> dict[str, Any]:
         """Return the provenance for result files; for an ensemble, values that differ by model are lists."""
