@@ -82,7 +82,6 @@ def test_a_chinese_model_is_scored_on_characters_and_finds_its_data_from_every_f
 ):
     done = assert_done(run("evaluate", f"checkpoint={chinese}", "decoding.max_length=6", folder=tmp_path))
     assert "METEOR is missing" in done.out
-    assert "photographs, " in done.out  # the folder's name, without a checksum
     scores = result(folder, "runs/zh/results-test.json")
     assert scores["tokenizer"] == "words"
     assert "English" in scores["missing"]["meteor"]
