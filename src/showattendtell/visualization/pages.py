@@ -20,7 +20,7 @@ from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.metrics.attention import CONTENT, word_class
-from showattendtell.readers.coco import CATEGORIES, names_of
+from showattendtell.readers.coco import CATEGORIES, SYNONYMS, plural
 from showattendtell.runtime.files import atomic_write, expand_home, write_errors
 from showattendtell.settings import Dpi, Inches, PictureStyle, PositiveInt, Text, checked
 from showattendtell.types import Box, CaptionOutput
@@ -273,7 +273,8 @@ def render(page: Page, template: str = "page.html") -> str:
 @cache
 def _nouns() -> set[str]:
     """Return the names of COCO's categories, of several words the last; without the fruit that is mostly a color."""
-    return {name[-1] for category in CATEGORIES for name in names_of(category)} - {"orange"}
+    singular = {name.split()[-1] for name in ", ".join([*CATEGORIES, *filter(None, SYNONYMS.values())]).split(", ")}
+    return {*singular, *map(plural, singular)} - {"orange"}
 
 
 def first_noun(words: Sequence[str]) -> int:
