@@ -36,13 +36,16 @@ def folder(tmp_path: Path) -> Path:
             ("hydra.run.dir=file/run", "file/run cannot be written (Not a directory); set hydra.run.dir to another"),
             ("hydra.run.dir=file", "file cannot be written (File exists); set hydra.run.dir to another folder"),
             ("--config-name=foo", "config_name"),
+            ("--cfg=job weight_decay=0.1", "there is no setting weight_decay; did you mean 'optimizer.weight_decay'"),
+            ("-m seed=range(5,1)", "seed=range(5,1) has no values"),
+            ("-m seed=range(1,5,step=0)", "seed=range(1,5,step=0) has no values"),
         ],
     ),
 )
 def test_a_run_that_hydra_cannot_start_ends_in_a_sentence(
     run_forked: Callable[..., Any], folder: Path, setting: str, word: str
 ):
-    done = run_forked("train", setting, folder=folder)
+    done = run_forked("train", *setting.split(), folder=folder)
     assert done.status == 2
     assert done.err.startswith("error: ")
     assert word in done.err

@@ -69,6 +69,15 @@ def test_an_error_in_a_module_of_the_user_is_shown(
         build(Node("faulty.Soft"))
 
 
+def test_any_error_of_a_part_is_one_sentence(write_module: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch):
+    source = "def search(n):\n    return {}[n]\ndef refuse(n):\n    raise RuntimeError('no room')"
+    write_module("strict", source)
+    monkeypatch.setenv(TRUST, "strict")
+    for target, sentence in {"search": "KeyError: 3", "refuse": "no room"}.items():
+        with pytest.raises(UserError, match=f"^optimizer: {sentence}$"):
+            build(Node(f"strict.{target}", {"n": 3}, "optimizer"))
+
+
 def photographs(folder: Path) -> Dataset:
     """A good and a broken image a split."""
     rng = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Glob
+from hydra.core.override_parser.types import ChoiceSweep, Glob, RangeSweep
 from hydra.errors import HydraException
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
@@ -29,6 +29,14 @@ warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against
 
 DEFAULT = "its default"  # shown for a setting that a configuration does not contain
 MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape the model
+
+OTHER_OPTIONS = {
+    "encoder": " (timm's {0} is encoder.network={0} encoder.weights=hub)",
+    "logger": " (several loggers are logger=[NAME,NAME])",
+    "optimizer": " (another class is optimizer._target_=torch.optim.NAME)",
+    "trainer": " (a device is trainer.accelerator={0})",
+}
+"""What else may be meant by an option that a config group lacks."""
 
 HARMLESS = "_target_ weights trainable frozen_stride learning_rate gradient_checkpointing dropout dropout_places"
 """Model settings that may differ when weights are loaded from another model."""
@@ -112,6 +120,8 @@ def _fault(line: str, own: Sequence[str], is_sweep: bool) -> str:
     if override.is_sweep_override() and not is_sweep:
         return f"{line} gives several values; put -m before it to run them all, or brackets for a list, NAME=[A,B]"
     group, choice = override.key_or_group, override.value()
+    if isinstance(choice, RangeSweep) and (choice.step == 0 or next(iter(choice.range()), None) is None):
+        return f"{line} has no values"
     if group.startswith("hydra/"):  # Hydra has options of its own
         return ""
     known = find_options(group, own)
@@ -121,8 +131,8 @@ def _fault(line: str, own: Sequence[str], is_sweep: bool) -> str:
     for option in options if isinstance(options, list) else [options]:
         if known and option not in known and not isinstance(option, Glob):
             meant = "none" if option is None and "none" in known else format_value(option)
-            timm = f" (timm's {option} is encoder.network={option} encoder.weights=hub)" * (group == "encoder")
-            return f"there is no {group}={format_value(option)}{did_you_mean(meant, known)}{timm}"
+            hint = OTHER_OPTIONS.get(group, "").format(option)
+            return f"there is no {group}={format_value(option)}{did_you_mean(meant, known)}{hint}"
     return ""
 
 

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from showattendtell import __version__
-from showattendtell.config.command_line import COMPLETION, HELP, Arguments, admit, config_folders, parse, quoted
+from showattendtell.config.command_line import COMPLETION, HELP, SHOW, Arguments, admit, config_folders, parse, quoted
 from showattendtell.config.compose import as_settings, compose, find_faulty
 from showattendtell.config.trust import TRUST, literal
 from showattendtell.config.validation import DEBUG, USER_ERRORS, checked, error_message, raise_errors
@@ -86,6 +86,8 @@ def run_command(name: str, task: Task, positional: str, expand: Expand, restore:
             print(help_page(name, [argument for argument in typed if argument not in HELP], positional))
         else:
             given = expand(parse(name, typed, positional))
+            if SHOW & set(given.flags) and not given.is_sweep:  # Hydra would show a wrong setting like others
+                compose(name, given.overrides, complete=False)
             sys.argv[1:] = [*given.flags, *given.overrides]
             admit(given.overrides)
             # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
@@ -159,8 +161,10 @@ class Sweep(Callback):
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the processes of runs
         space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
-        admit([*unresolved(config.hydra.overrides.task), *space])
+        typed = unresolved(config.hydra.overrides.task)
+        admit([*typed, *space])
         with report_errors():  # Hydra would turn an error of a callback into a warning
+            raise_errors(list(find_faulty(typed, is_sweep=True).values()))
             folder = os.path.abspath(config.hydra.sweep.dir)
             with write_errors(Path(folder), "set hydra.sweep.dir to another folder"):
                 os.makedirs(folder, exist_ok=True)

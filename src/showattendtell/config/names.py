@@ -41,6 +41,7 @@ resume: resume_from resume_from_checkpoint start_epoch
 optimizer.lr: base_lr decoder_lr init_lr lr0
 optimizer.betas: adam_beta1 adam_beta2 beta1
 optimizer=NAME: opt optim
+schedule.final: lrf
 schedule=NAME: cos_lr lr_scheduler lr_scheduler_type sched scheduler
 schedule.warmup or schedule=NAME: num_warmup_steps warmup_epochs warmup_ratio warmup_steps
 data.batch_size: batch per_device_train_batch_size train_batch_size
@@ -53,15 +54,16 @@ trainer.gradient_clip_val: clip_grad grad_norm gradient_clip max_grad_norm
 trainer.precision: amp bf16 fp16 half mixed_precision use_amp
 trainer.accelerator or device: cuda device gpu no_cuda use_gpu
 trainer.log_every_n_steps: log_interval logging_steps print_freq
-trainer.val_check_interval: eval_steps evaluation_strategy val_interval
+trainer.val_check_interval: eval_steps eval_strategy evaluation_strategy val_interval
 trainer.limit_train_batches: fraction max_train_samples subset
 trainer.fast_dev_run or debug=NAME: dry_run fast_dev
-checkpoint_interval_minutes: checkpoint_interval save_every save_period save_steps
+checkpoint_interval_minutes: checkpoint_interval save_every save_period save_steps save_strategy
 monitor or metrics: eval_metric metric_for_best_model optimized_metric
 callbacks.early_stopping.patience: early_stopping early_stopping_patience patience_epochs
 callbacks=ema: ema ema_decay model_ema
 logger=NAME: log_wandb report_to use_wandb wandb
-tags: tag wandb_tags
+hydra.run.dir: exist_ok logging_dir overwrite_output_dir
+tags: tag task_name wandb_tags
 hydra.run.dir or output: exp_name experiment_name log_dir name out_dir output output_dir project run_name save_dir
 sweep=NAME: hparams_search sweep_config
 experiment=NAME: config config_file recipe

@@ -75,9 +75,20 @@ def test_the_space_of_a_setting(setting: str, expected: BaseDistribution | None)
     assert distribution_of(OverridesParser.create().parse_override(setting)) == expected
 
 
-def test_a_log_scale_of_a_range_is_refused():
-    with pytest.raises(UserError, match="only an interval has a log scale"):
-        distribution_of(OverridesParser.create().parse_override("decoder.hidden_dim=tag(log,range(1,1000))"))
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("decoder.hidden_dim=tag(log,range(1,1000))", "only an interval has a log scale"),
+        ("seed=range(0,4294967295)", "should have 1 to 100,000 values, or be an interval"),
+        ("seed=range(5,1)", "should have 1 to 100,000 values"),
+        ("seed=range(1,5,step=0)", "should have 1 to 100,000 values"),
+        ("optimizer.lr=interval(0.1,inf)", "is not an interval from a number to a larger one"),
+        ("optimizer.lr=interval(0.2,0.1)", "is not an interval from a number to a larger one"),
+    ],
+)
+def test_a_range_that_cannot_be_searched_is_refused(setting: str, reason: str):
+    with pytest.raises(UserError, match=re.escape(setting) + ".*" + reason):
+        distribution_of(OverridesParser.create().parse_override(setting))
 
 
 def test_a_study_has_its_number_of_trials_and_no_more(tmp_path: Path):

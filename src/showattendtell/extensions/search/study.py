@@ -46,6 +46,7 @@ MOST_RETRIES, MOST_FAILURES = 2, 3  # repetitions of an interrupted trial; first
 DISK_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "disk is full")
 """Parts of error messages on a full disk; the last is SQLite's."""
 
+LONGEST_RANGE = 100_000
 NUM_BEST = 10
 """Number of best trials that are shown."""
 
@@ -141,11 +142,16 @@ def distribution_of(override: Override) -> BaseDistribution | None:
     value = override.value()
     is_log = "log" in getattr(value, "tags", ())
     if isinstance(value, IntervalSweep):
-        return FloatDistribution(float(value.start or 0), float(value.end or 0), log=is_log)
+        low, high = float(value.start or 0), float(value.end or 0)
+        if not (low <= high and math.isfinite(high - low)):
+            raise UserError(f"{override.input_line} is not an interval from a number to a larger one")
+        return FloatDistribution(low, high, log=is_log)
     if isinstance(value, RangeSweep):
         if is_log:
             raise UserError(f"{override.input_line}: only an interval has a log scale")
-        values = list(value.range())
+        values = list(itertools.islice(value.range(), LONGEST_RANGE + 1)) if value.step else []
+        if not 1 <= len(values) <= LONGEST_RANGE:
+            raise UserError(f"{override.input_line} should have 1 to {LONGEST_RANGE:,} values, or be an interval")
         step = abs(values[1] - values[0]) if len(values) > 1 else 1
         kind: Any = IntDistribution if isinstance(values[0], int) else FloatDistribution
         return kind(min(values), max(values), step=step)
