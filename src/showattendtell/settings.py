@@ -5,28 +5,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, wraps
-from inspect import signature
+from inspect import Parameter, signature
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
-from pydantic import (
-    AfterValidator,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-    ValidationInfo,
-)
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError, ValidationInfo
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import PydanticCustomError
 
-from showattendtell.errors import UserError
+from showattendtell.errors import UserError, did_you_mean
 
-__all__ = ["NonNegativeFloat", "NonNegativeInt", "PositiveFloat", "PositiveInt"]  # re-exported
+__all__ = ["NonNegativeInt", "PositiveInt"]  # re-exported
 
 
 def is_url(text: str) -> bool:
@@ -46,12 +36,16 @@ def _absolute_if_found(path: str, about: ValidationInfo) -> str:
 
 def _check_inches(width: float) -> float:
     """Return a width; its unit is named if it looks like pixels."""
-    if not 0 < width <= 20:
-        raise PydanticCustomError("inches", "should be a width in inches, up to 20")
+    if not 0.5 <= width <= 20:
+        raise PydanticCustomError("inches", "should be a width in inches, 0.5 to 20")
     return width
 
 
 Inches = Annotated[float, AfterValidator(_check_inches)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Temperature = Annotated[float, Field(ge=1e-6, allow_inf_nan=False)]
+"""That of a softmax; numbers of float32 divided by a smaller one would be infinite."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -279,9 +273,15 @@ def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> N
 
 def checked(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
     """Decorate a function or an `__init__` to check its arguments like settings of the command line."""
+    name, parameters = function.__qualname__.removesuffix(".__init__"), signature(function).parameters
+    known = [key for key in parameters if key != "self"]
+    is_open = Parameter.VAR_KEYWORD in [parameter.kind for parameter in parameters.values()]
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        unknown = next((key for key in kwargs if key not in parameters), None)
+        if unknown and not is_open:
+            raise UserError(f"{name} has no argument {unknown}{did_you_mean(unknown, known)}")
         given = signature(function).bind(*args, **kwargs).arguments
         check_values(given, get_type_hints(function, include_extras=True))
         return function(*args, **kwargs)

@@ -240,8 +240,12 @@ def test_names_are_the_options_of_the_configuration(encoder: Encoder):
         rates = [(model.schedule(step, 3000), build(recipe.schedule)(step, 3000)) for step in range(0, 3000, 100)]
         assert [one for one, _ in rates] == [other for _, other in rates]
     assert isinstance(small(attention="hard", encoder=encoder, vocabulary=WORDS).loss, HardLoss)
-    with pytest.raises(UserError, match="there is no attention=sfot; did you mean 'soft'"):
+    with pytest.raises(UserError, match="there is no attention=sfot; did you mean 'soft'.*attention=MyAttention"):
         small(attention="sfot")
+    with pytest.raises(UserError, match="CaptioningModule has no argument attentoin; did you mean 'attention'"):
+        small(attentoin="soft")
+    with pytest.raises(ValueError, match=r"is a Linear, which is no subclass of showattendtell\.models\.interfaces"):
+        small(attention=torch.nn.Linear, encoder=encoder, vocabulary=WORDS)
 
 
 def test_the_trainer_of_the_other_package_is_named(monkeypatch: pytest.MonkeyPatch):

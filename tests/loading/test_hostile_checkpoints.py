@@ -91,6 +91,7 @@ ATTACKS: dict[str, tuple[Change, str]] = {  # the first are one of each kind
     "other shape": (weights(lambda values: values[:, :3].contiguous()), "do not fit.*shape"),
     "a billion hidden units": (setting("decoder", hidden_dim=1_000_000_000), "cannot be loaded"),
     "image of 200,000 pixels": (setting("encoder", size=200_000), "encoder.size"),
+    "a cache of 5": (lambda card, _: card["config"].update(cache=5), "metadata.*cache"),
     "no preprocessing": (lambda card, _: card["encoder"].pop("preprocessing"), "metadata.*preprocessing"),
     "escape sequence in the version": (metadata(version="1\x1b]0;owned\x07"), "control characters"),
     "100,000 hidden units": (setting("decoder", hidden_dim=100_000), "do not fit"),

@@ -80,8 +80,9 @@ def test_seeds_of_a_second_stage_are_one_row_though_each_began_with_a_folder_of_
         for seed in (1, 2):
             started = result(seed=seed, settings={"init_from": f"runs/{name}/{seed}/best.ckpt"})
             write(started, tmp_path / f"{name}_cider/{seed}/results-test.json")
+    write(result(settings={"init_from": 5}), tmp_path / "altered/1/results-test.json")
     overview = compare(find_results([str(tmp_path)], "test"), COLUMNS, with_paper=False)
-    assert labels(overview) == ["distilled_cider", "soft_cider"]
+    assert labels(overview) == ["altered/1", "distilled_cider", "soft_cider"]
 
 
 def test_rows_are_named_by_their_folders_and_by_decoding_and_tokenizer(tmp_path: Path):

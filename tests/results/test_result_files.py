@@ -27,7 +27,7 @@ def test_a_folder_is_searched_with_all_below_it_in_order_of_names(tmp_path: Path
 
 
 def test_figures_are_the_finite_numbers(tmp_path: Path):
-    content = result(bleu1=61, cider=float("nan"), spice=None, rouge_l="high", meteor=True)
+    content = result(bleu1=61, meteor_of_words=1.7e308, cider=float("nan"), spice=None, rouge_l="high", meteor=True)
     figures = read_result(write(content, tmp_path / "results-test.json")).figures
     assert figures == {"bleu1": 61.0, "bleu2": 50.0, "bleu3": 40.0, "bleu4": 30.0, "images": 1000.0}
 

@@ -1,5 +1,6 @@
 """A training that begins with a checkpoint: what it takes over, and what it refuses."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from small_training import small_config, small_run
 
 from showattendtell.config.instantiate import build_captioner
 from showattendtell.decoding.confidence import Confidence
+from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path
 from showattendtell.loading.checkpoints import CONFIDENCE
 from showattendtell.loading.initial_weights import InitialCheckpoint, find_initial_checkpoint
@@ -77,6 +79,25 @@ def test_new_words_begin_as_unknown_ones_and_share_their_probability(checkpoint:
     hidden = torch.randn(4, after.decoder.word_scores.in_features)
     ours, theirs = (one.decoder.word_scores(hidden).exp() for one in (after, before))
     torch.testing.assert_close(ours[:, size:].sum(dim=1), theirs[:, UNK])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("captioner.decoder.word_scores.bias", lambda state, name: state.pop(name)),
+        (EMBEDDINGS, lambda state, name: state.update({name: torch.zeros(3, 16)})),
+    ],
+    ids=["missing", "short"],
+)
+def test_word_weights_that_do_not_fit_are_reported(checkpoint: Path, name: str, change: Callable[..., object]):
+    content = torch.load(checkpoint, weights_only=True)
+    change(content["state_dict"], name)
+    torch.save(content, checkpoint.with_name("altered.ckpt"))
+    origin = origin_of(checkpoint.with_name("altered.ckpt"))
+    vocabulary, config = vocabulary_of(origin).extended(["giraffe"]), small_config()
+    captioner = build_captioner(config.attention, config.decoder, 3, len(vocabulary))
+    with pytest.raises(UserError, match=r"altered\.ckpt"):
+        origin.load_captioner(captioner, vocabulary)
 
 
 def network(stride: int = 16, size: int = 64) -> Encoder:

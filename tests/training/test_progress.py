@@ -1,6 +1,7 @@
 """What is shown of an epoch while it runs: figures of single steps, lines without a terminal, the progress bar."""
 
 import io
+import math
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -16,12 +17,18 @@ from rich.console import Console
 from slow_cases import slow_after
 from small_training import small_config, small_run
 
+from showattendtell.metrics.means import perplexity
 from showattendtell.runtime.files import METRICS
 from showattendtell.settings import Node
 from showattendtell.training import progress
 from showattendtell.training.progress import MetricsFile, StepMetrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize(("nll", "expected"), [(0, 1), (1.5, 4.4816890703), (1e4, math.inf), (math.nan, math.nan)])
+def test_perplexity_of_a_training_that_diverges_is_infinite(nll: float, expected: float):
+    assert perplexity(nll) == pytest.approx(expected, nan_ok=True)
 
 
 class Notes(Logger):

@@ -169,6 +169,9 @@ def test_a_run_that_cuts_its_batches_otherwise_cannot_finish_the_epoch():
     data = caption_data(three_examples(), batch_size=1)
     with pytest.raises(UserError, match="has had 2 of its epoch's 4 batches, and this run's epochs have 6"):
         data.load_state_dict({"epoch": 1, "batches": 2, "of": 4})
+    for batches in (-1, 5):
+        with pytest.raises(ValueError, match=f"its epoch has had {batches} of 4 batches"):
+            data.load_state_dict({"epoch": 1, "batches": batches, "of": 4})
     data.load_state_dict({"epoch": 1, "batches": 4, "of": 4})
     data.load_state_dict({"epoch": 1, "batches": 2, "of": 6})
 

@@ -130,6 +130,7 @@ def test_an_epoch_without_validation_has_no_metrics_of_another(
         ("trainer.val_check_interval=0", "is not an interval"),
         ("trainer.check_val_every_n_epoch=0", "is not an interval"),
         ("trainer.precision=bf16-true", "set 32-true, bf16-mixed or 16-mixed"),
+        ("trainer.precision=64", "set 32-true, bf16-mixed or 16-mixed"),
         ("trainer.barebones=true", "a run writes checkpoints and logs; leave it out"),
         ("trainer.enable_checkpointing=false", "a run writes checkpoints and logs; leave it out"),
     ],
@@ -143,6 +144,8 @@ def test_settings_with_which_nothing_is_trained_are_reported(setting: str, messa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (["trainer.profiler=xla"], "^trainer: ModuleNotFoundError: .*torch_xla"),
+        (["trainer.max_time=9999999999:00:00:00"], "^trainer: [A-Z]"),
         (["trainer.val_check_interval=2000"], "trainer: `val_check_interval` .2000. must be less than"),
         (["trainer.max_epochs=-1", "trainer.max_time=00:00:01:00"], r"needs a last step; set trainer\.max_epochs or"),
     ],

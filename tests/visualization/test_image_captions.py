@@ -71,7 +71,9 @@ def test_a_caption_is_saved_as_vectors_and_as_a_page(tmp_path: Path):
         ("a.html", {"width": 3, "dpi": 100}, "a.html is a page, which has no width and dpi"),
         ("a.png", {"colormap": "infernal"}, "colormap=infernal is not one of matplotlib's; did you mean 'inferno'"),
         ("a.gif", {"words": "dog"}, "words=dog should be a list"),
-        ("a.png", {"width": 0}, "width=0 should be a width in inches, up to 20"),
+        ("a.png", {"width": 0}, "width=0 should be a width in inches, 0.5 to 20"),
+        ("a.png", {"columns": 2}, "PictureStyle has no argument columns; available: colormap, dpi, rows, width, words"),
+        ("a.bmp", {}, "'.bmp'; choose one of png, jpg, jpeg, tif, tiff, pdf, svg, gif, webp, html"),
         ("a.png", {"dpi": 10**6}, "dpi=1000000 should be less than or equal to 1200"),
     ],
 )

@@ -13,17 +13,21 @@ import torch
 from showattendtell.config.command_line import read_option
 from showattendtell.config.compose import as_node
 from showattendtell.config.schemas import StoredSettings, TrainSettings
-from showattendtell.config.validation import TARGET, find_targets, to_plain
+from showattendtell.config.validation import TARGET, USER_ERRORS, find_targets, sentence, to_plain
 from showattendtell.datamodules.datasets import ImageSourceFactory, check_cache, open_source
 from showattendtell.errors import UserError, first_line
 from showattendtell.images.augmentation import Augmentation
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.initialization import initialize_as_released
+from showattendtell.runtime.distributed import ReportedElsewhere
 from showattendtell.runtime.files import cache_folder
 from showattendtell.settings import Node
 from showattendtell.text.vocabulary import Vocabulary, train_tokenizer
 from showattendtell.types import Dataset
+
+REFUSALS = (TypeError, ValueError, RuntimeError)
+"""Exceptions whose messages are sentences without the name of the class."""
 
 
 def build(node: Node, **objects: Any) -> Any:
@@ -36,8 +40,11 @@ def build(node: Node, **objects: Any) -> Any:
     """
     try:
         return _call({TARGET: node.target, **node.arguments}, objects)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{node.path}: {first_line(error)}" if node.path else first_line(error)) from error
+    except (*USER_ERRORS, ReportedElsewhere):
+        raise
+    except Exception as error:  # of whatever class the target, or a library that it calls, refuses a value with
+        reason = first_line(error) if isinstance(error, REFUSALS) else sentence(error)
+        raise UserError(f"{node.path}: {reason}" if node.path else reason) from error
 
 
 def _call(value: Any, objects: Mapping[str, Any] = MappingProxyType({})) -> Any:

@@ -220,6 +220,8 @@ class CaptionDataModule(lightning.LightningDataModule):
         number of batches."""
         if self.trainer is not None and self.trainer.state.fn != TrainerFn.FITTING:
             return  # the checkpoint is only evaluated
+        if not 0 <= state["batches"] <= state["of"]:
+            raise ValueError(f"its epoch has had {state['batches']} of {state['of']} batches")
         if state["batches"] < state["of"] != len(self.train_batches):
             raise UserError(
                 f"the checkpoint has had {state['batches']} of its epoch's {state['of']} batches, and this run's "

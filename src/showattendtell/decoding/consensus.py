@@ -10,7 +10,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.metrics.ngrams import Counts, bleu4, count_ngrams
-from showattendtell.settings import Count, PositiveFloat
+from showattendtell.settings import Count, Temperature
 from showattendtell.text.vocabulary import EOS, Vocabulary
 from showattendtell.types import CaptionOutput
 
@@ -32,7 +32,7 @@ class Consensus(Decoding):
 
     beam_size: Count = 20
     num_samples: Count = 50
-    temperature: PositiveFloat = 0.5
+    temperature: Temperature = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()

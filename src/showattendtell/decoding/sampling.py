@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from showattendtell.decoding.decoding import Captions, Constraints, Decoding, Ensemble
-from showattendtell.settings import NonNegativeInt, PositiveFloat, Share
+from showattendtell.settings import NonNegativeInt, Share, Temperature
 from showattendtell.text.vocabulary import EOS, START, Vocabulary
 from showattendtell.types import CaptionOutput
 
@@ -26,7 +26,7 @@ class Sampling(Decoding):
         top_p: nucleus sampling (Holtzman et al. 2020) from the smallest set of words with this total probability.
     """
 
-    temperature: PositiveFloat = 1.0
+    temperature: Temperature = 1.0
     top_k: NonNegativeInt = 0
     top_p: Share = 1.0
 

@@ -16,6 +16,7 @@ from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
+from showattendtell.config.names import MEANT
 from showattendtell.config.schemas import InferenceAttentionSettings
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import Confidence
@@ -233,7 +234,8 @@ def load(
     known = [field.name for field in fields(BeamSearch)]
     for name in search:
         if name not in known:
-            raise UserError(f"load has no argument {name}{did_you_mean(name, known)}")
+            meant = [each.rpartition(".")[2] for each in MEANT.get(name, [])]
+            raise UserError(f"load has no argument {name}{did_you_mean(next(iter(meant), name), known)}")
     try:
         chosen = decoding or BeamSearch(**{"beam_size": 3, "allow_unk": False, **search})
     except (TypeError, ValueError) as error:

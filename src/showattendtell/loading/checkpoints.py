@@ -51,6 +51,7 @@ class _EncoderMetadata(TypedDict):
 
 
 class _StoredConfig(TypedDict):
+    cache: NotRequired[str | None]
     encoder: dict[str, Any]
     tokenizer: dict[str, Any]
     attention: dict[str, Any] | None

@@ -88,14 +88,14 @@ class InitialCheckpoint(NamedTuple):
             UserError: kind or size differ.
         """
         weights, num_known = self._weights_of("captioner."), len(self.metadata["vocabulary"])
-        if num_new := len(vocabulary) - num_known:
-            rows = torch.tensor([*range(num_known), *[UNK] * num_new])
-            weights |= {name: weights[name][rows] for name in WORD_WEIGHTS if name in weights}
-            # softmax: K logits that are less by log K than that of <unk> have its probability together
-            weights[WORD_BIAS][num_known:] -= math.log(num_new)
         try:
+            if num_new := len(vocabulary) - num_known:
+                rows = torch.tensor([*range(num_known), *[UNK] * num_new])
+                weights |= {name: weights[name][rows] for name in WORD_WEIGHTS if name in weights}
+                # softmax: K logits that are less by log K than that of <unk> have its probability together
+                weights[WORD_BIAS][num_known:] -= math.log(num_new)
             captioner.load_state_dict(weights)
-        except RuntimeError:
+        except (LookupError, RuntimeError):
             raise self._mismatch() from None
 
     def confidence_entry(self, encoder: Encoder) -> dict[str, Any]:

@@ -212,7 +212,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(local_device() if name == "auto" else name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError):
-        raise UserError(f"this machine has no device={name}; set it to cpu, cuda, cuda:1, ... or auto") from None
+        raise UserError(f"this machine has no device={name}; set it to {local_device()} or auto") from None
     return device
 
 

@@ -1,5 +1,6 @@
 """Means of named values over the steps and processes of a run."""
 
+import math
 from collections.abc import Mapping
 from itertools import chain
 
@@ -7,6 +8,13 @@ import torch
 from torch import Tensor
 
 from showattendtell.runtime.distributed import gather, rank
+
+MAX_EXPONENT = 700.0
+
+
+def perplexity(nll: float) -> float:
+    """Return exp of a loss per word in nats; infinity where no float is so large."""
+    return math.inf if nll > MAX_EXPONENT else math.exp(nll)
 
 
 class Means:

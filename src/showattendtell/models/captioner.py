@@ -34,12 +34,15 @@ class Captioner(nn.Module):
     """Predict words from regions. Independent of pixels, files and training.
 
     Raises:
-        ValueError: attention and decoder do not fit: the attention depends on the words so far, but the decoder reads
-            the image only once; or one of both works only with its own counterpart.
+        ValueError: the attention is no `Attention`; or attention and decoder do not fit: the attention depends on the
+            words so far, but the decoder reads the image only once; or one of both works only with its own counterpart.
     """
 
     def __init__(self, attention: Attention, decoder: Decoder):
         super().__init__()
+        if not isinstance(attention, Attention):
+            wanted = f"{Attention.__module__}.Attention"
+            raise ValueError(f"the attention is a {type(attention).__name__}, which is no subclass of {wanted}")
         self.attention, self.decoder = attention, decoder
         decoder.attach(self)
         attention.attach(self)

@@ -85,7 +85,7 @@ def _training(result: Result) -> list[Any]:
     for model in result.models:
         config = {key: x for key, x in leaves("", model.config) if key not in NOT_COMPARED and not may_differ(key)}
         if config.get("init_from"):  # each seed of a second stage has a folder of its own
-            start = Path(config["init_from"])
+            start = Path(str(config["init_from"]))
             config["init_from"] = [start.parent.parent.name, start.name]
         # the settings of an average are those of one of its parts
         models.append([config, model.choices.get("average_of"), Path(model.checkpoint).name])

@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from itertools import zip_longest
@@ -21,6 +20,9 @@ from showattendtell.runtime.files import (
     write_new,
 )
 from showattendtell.settings import has_control
+
+LARGEST = 1e15
+"""Larger numbers are no scores."""
 
 LIBRARIES = ("showattendtell", "torch", "timm", "pycocoevalcap")
 
@@ -88,8 +90,8 @@ def read_result(path: Path) -> Result:
         fields = {name: content[name] for name in Result._fields if name in content}
         fields |= {"path": str(path), "models": list(models)}
         numbers = {name: x for name, x in content.items() if name not in names and type(x) in (int, float)}
-        # JSON has integers that no float can be
-        fields["figures"] = {name: float(x) for name, x in numbers.items() if abs(x) <= sys.float_info.max}
+        # JSON has integers that no float can be, and numbers whose variance is none
+        fields["figures"] = {name: float(x) for name, x in numbers.items() if abs(x) <= LARGEST}
         result = TypeAdapter(Result).validate_python(fields)
     except ValidationError as error:
         first = error.errors()[0]

@@ -158,7 +158,7 @@ def choose_precision(given: Mapping[str, Any]) -> str:
                 f"trainer.{name}={format_value(given[name])}: a run writes checkpoints and logs; leave it out"
             )
     precision = given.get("precision")
-    if precision in ("bf16-true", "16-true", "64-true"):
+    if str(precision) in ("bf16-true", "16-true", "64-true", "64"):
         raise UserError(f"trainer.precision={precision}: weights are in float32; set 32-true, bf16-mixed or 16-mixed")
     may_use_gpu = given.get("accelerator", "auto") in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     has_bfloat16 = may_use_gpu and torch.cuda.get_device_capability() >= (8, 0)

@@ -24,7 +24,7 @@ from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_lik
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics.attention import WordClasses, attention_statistics
 from showattendtell.metrics.caption_scores import METEOR, CIDErD, CorpusBLEU, Diversity, Endings
-from showattendtell.metrics.means import Means, RunningMeans
+from showattendtell.metrics.means import Means, RunningMeans, perplexity
 from showattendtell.metrics.tokenizers import MetricError
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
@@ -329,7 +329,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         loop = self.trainer.test_loop if stage == "test" else self.trainer.validate_loop
         if loop.verbose and self.trainer.state.fn in ("validate", "test") and rank() == 0:
             nll = float(means["nll_per_word"])
-            shown = {**logged, "nll_per_word": nll, "perplexity": math.exp(nll)}
+            shown = {**logged, "nll_per_word": nll, "perplexity": perplexity(nll)}
             print_scores([{name: shown[name] for name in SHOWN if name in shown}], missing, f"{stage} images")
         loop.verbose = False  # Lightning would print all metrics, in a column for each loader
 

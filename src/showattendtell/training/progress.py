@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.inference.predictions import measure_attention
 from showattendtell.metrics.attention import MIN_MOVEMENT
+from showattendtell.metrics.means import perplexity
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.runtime.files import METRICS, atomic_write, duration, write_times
 from showattendtell.settings import short_metric
@@ -135,7 +136,7 @@ class EpochReport(Callback):
 
         figures = [describe("train/nll_per_word", "loss per word", 3)]
         if NLL in values:
-            figures += [describe(NLL, "validation", 3), f"perplexity {math.exp(values[NLL]):.1f}"]
+            figures += [describe(NLL, "validation", 3), f"perplexity {perplexity(values[NLL]):.1f}"]
             bleu = "BLEU-4 with brevity penalty" if "penalty" in self._bleu4 else "BLEU-4"
             figures += [describe(self._bleu4, bleu, 1), describe(CIDER, "CIDEr", 1)]
             figures += [describe("val/distinct_captions", "distinct captions", 0)]
@@ -261,7 +262,7 @@ class StepMetrics(Callback):
         """Return loss, learning rate and speed of the last step for people."""
         nll = math.nan if self._nll is None else float(self._nll)
         speed = self.images_per_second or 0.0
-        words = {"loss per word": f"{nll:.3f}", "perplexity": f"{math.exp(nll):.1f}"}
+        words = {"loss per word": f"{nll:.3f}", "perplexity": f"{perplexity(nll):.1f}"}
         return {**words, "learning rate": f"{self._rates[0]:.3g}", "images/s": f"{speed:.{0 if speed >= 10 else 1}f}"}
 
     def _estimate(self, trainer: Trainer, batch_idx: int, now: float) -> None:

@@ -57,11 +57,13 @@ class Recipe:
 
     def __init__(self, attention: Any, decoder: Any, **settings: Any):
         given = {"attention": attention, "decoder": decoder}
-        named = [f"{group}={option}" for group, option in given.items() if isinstance(option, str)]
+        names = {group: option for group, option in given.items() if isinstance(option, str)}
+        named = [f"{group}={option}" for group, option in names.items()]
         try:
             config = compose("train", ["dataset=custom", *named], with_hydra=True)  # it changes no other group
         except UserError as error:  # also where a checkpoint has the name of a class
-            raise UserError(f"{error} (a class of your own is passed itself: attention=MyAttention)") from None
+            own = " or ".join(f"{group}=My{group.title()}" for group in names)
+            raise UserError(f"{error} (a class of your own is passed itself: {own})") from None
         self.decoder = {**to_plain(config.decoder), **settings} if isinstance(decoder, str) else decoder
         is_named = attention is None or isinstance(attention, str)
         self.attention = to_plain(config.attention) if is_named else attention

@@ -93,7 +93,7 @@ def encode(figure: Figure, suffix: str = ".png") -> bytes:
     """Return the image file of a figure; raise `UserError` for a suffix that matplotlib cannot write."""
     kind = suffix.lower().removeprefix(".")
     if kind not in KINDS:
-        raise UserError(f"a picture cannot be written as '{suffix}'; choose one of {', '.join(KINDS)}")
+        raise UserError(f"a picture cannot be written as '{suffix}'; choose one of {', '.join(KINDS)}, gif, webp, html")
     return _save(figure, kind)
 
 
@@ -115,7 +115,7 @@ def read_metrics(path: Path) -> dict[str, dict[int, float]]:
         for row in csv.DictReader(file):
             for name, value in row.items():
                 if value and row["epoch"] and name not in ("epoch", "step"):
-                    metrics.setdefault(name, {})[int(row["epoch"]) + 1] = float(value)
+                    metrics.setdefault(name, {})[int(float(row["epoch"])) + 1] = float(value)
     return metrics
 
 
@@ -167,7 +167,7 @@ def heatmap_figure(photograph: Image.Image, caption: Caption, seen: Box, style: 
         seen: the part that the encoder saw, in fractions of its width and height.
     """
     dpi, places = style.dpi or DPI, _places(caption.words, style)
-    rows = style.rows or math.ceil(len(places) / MOST_COLUMNS)
+    rows = min(style.rows or math.ceil(len(places) / MOST_COLUMNS), len(places))
     columns = math.ceil(len(places) / rows)
     panel = style.width / columns if style.width else PANEL
     scale, edge = panel / PANEL, (1 - FILLED) / 2

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from pytorch_lightning import Trainer
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
 from showattendtell.config.instantiate import find_source
@@ -54,7 +54,8 @@ class Calibration(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: CaptioningModule) -> None:  # type: ignore[override]
         data = getattr(trainer, "datamodule", None)
-        files = [Path(callback.best_model_path) for callback in trainer.checkpoint_callbacks]  # type: ignore[attr-defined]
+        savers = [saver for saver in trainer.checkpoint_callbacks if isinstance(saver, ModelCheckpoint)]
+        files = [Path(saver.best_model_path) for saver in savers]
         if rank() or not isinstance(data, CaptionDataModule):
             return
         weights = {name: values.clone() for name, values in pl_module.state_dict().items()}
