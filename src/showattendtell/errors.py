@@ -28,6 +28,10 @@ class UserError(Exception):
         super().__init__("\n  ".join(map(printable, sentence.split("\n  "))))
 
 
+class MetricError(Exception):
+    """Reason why a metric is not available, in one sentence."""
+
+
 def printable(text: str, longest: int = MAX_LENGTH) -> str:
     """Return a text as one line without control characters, cut after `longest` characters."""
     shown = text if len(text) <= longest else f"{text[:longest]}..."

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 import pytest
 from slow_cases import slow_after
 
-from showattendtell.errors import UserError
+from showattendtell.errors import MetricError, UserError
 from showattendtell.metrics import ROUGEL, CIDErD
 from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores
 from showattendtell.metrics.caption_scores import METRICS, measure
-from showattendtell.metrics.tokenizers import MetricError
 
 HYPOTHESES = [["a", "dog", "runs"], ["two", "men"]]
 REFERENCES = [[["a", "dog", "is", "running"]], [["two", "men", "play"], ["men"]]]

@@ -3,9 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from showattendtell.errors import MetricError
 from showattendtell.metrics.bootstrap import Array, corpus_scores
 from showattendtell.metrics.caption_scores import METEOR, MeteorScores
-from showattendtell.metrics.tokenizers import CaptionPair, MetricError
+from showattendtell.metrics.tokenizers import CaptionPair
 
 CORPUS = [
     CaptionPair("a dog runs on the grass", ["a dog is running on the grass", "the brown dog runs over the grass"]),

@@ -12,10 +12,11 @@ from pycocoevalcap.meteor.meteor import Meteor
 from pycocoevalcap.rouge.rouge import Rouge
 from torchmetrics.functional.text import bleu_score
 
+from showattendtell.errors import MetricError
 from showattendtell.metrics import METEOR, ROUGEL, CIDErD, CorpusBLEU
 from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics, corpus_scores, image_scores
 from showattendtell.metrics.ngrams import make_scorer, measure_bleu, measure_cider
-from showattendtell.metrics.tokenizers import CaptionPair, MetricError, pair_up
+from showattendtell.metrics.tokenizers import CaptionPair, pair_up
 
 HYPOTHESES = ["a dog runs on the grass", "two men play", "a red car is parked near a tree", "a dog", "the dog runs"]
 REFERENCES = [

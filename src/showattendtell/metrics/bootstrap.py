@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from showattendtell.metrics.tokenizers import MetricError
+from showattendtell.errors import MetricError
 
 Array = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from showattendtell.errors import UserError, did_you_mean
+from showattendtell.errors import MetricError, UserError, did_you_mean
 from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics, corpus_scores
 from showattendtell.metrics.diversity import diversity, ending_rates
 from showattendtell.metrics.ngrams import measure_bleu, measure_cider
@@ -29,7 +29,6 @@ from showattendtell.metrics.tokenizers import (
     ENGLISH,
     Caption,
     CaptionPair,
-    MetricError,
     find_java,
     pair_up,
     split_captions,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
-from showattendtell.errors import UserError, did_you_mean
+from showattendtell.errors import MetricError, UserError, did_you_mean
 from showattendtell.settings import Node
 from showattendtell.text.tokenizers import (
     CharacterTokenizer,
@@ -28,10 +28,6 @@ ENGLISH = ("-Duser.language=en", "-Duser.country=US")
 """Locale of Java programs: in some others Java writes numbers with a decimal comma, or lower-cases I to a dotless i."""
 
 JAR = Path(ptbtokenizer.__file__).with_name(ptbtokenizer.STANFORD_CORENLP_3_4_1_JAR)
-
-
-class MetricError(Exception):
-    """Reason why a metric is not available, in one sentence."""
 
 
 def find_java() -> Path:

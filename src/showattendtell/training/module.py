@@ -19,13 +19,12 @@ from showattendtell.datamodules.datasets import ImageBatch
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding
 from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.errors import UserError
+from showattendtell.errors import MetricError, UserError
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics.attention import WordClasses, attention_statistics
 from showattendtell.metrics.caption_scores import METEOR, CIDErD, CorpusBLEU, Diversity, Endings
 from showattendtell.metrics.means import Means, RunningMeans, perplexity
-from showattendtell.metrics.tokenizers import MetricError
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
