@@ -150,7 +150,7 @@ def _run_of_sweep(task: Task, cwd: str, config: DictConfig) -> Any:
             # which runs on other machines write to, too
             with Path(about.sweep.dir, RESULTS).open("a", encoding="utf-8", newline="") as file:
                 csv.writer(file).writerow([about.sweep.subdir, metric, result, *settings])
-    print(label, flush=True)
+    print(f"{label}\n", end="", flush=True)  # in one write, between which no other run's can come
     return result
 
 
