@@ -89,7 +89,7 @@ WRONG = [
         "loss=SoftLoss": "there is no loss=SoftLoss; available: hard, soft",
     },
     {"cache=": "cache= has no value; give cache=VALUE"},
-    {"dropout": "'dropout' is not a setting"},
+    {"dropout": "'dropout' is not a setting; settings are given as dropout=value"},
     {"attention._args_=[1]": "_args_"},
     {"seed=1,": "seed=1,"},
 ]

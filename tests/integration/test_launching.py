@@ -186,6 +186,7 @@ def test_a_notice_to_the_process_that_has_started_them_reaches_all(
     assert f"resume=runs/{number.name} trainer.devices=2" in done.err
     assert_all_done(run(folder, *TRAIN, f"resume={own}", "trainer.devices=2"))
     assert_same_weights(two, own)
+    assert read_metrics(own / METRICS) == read_metrics(two / METRICS)
 
 
 @pytest.mark.slow

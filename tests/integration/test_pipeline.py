@@ -168,6 +168,8 @@ def test_sampled_captions_do_not_depend_on_the_other_photographs(checkpoint: Pat
         ({"beam_sise": 5}, "no argument beam_sise; did you mean 'beam_size'"),
         ({"beam_size": 2, "num_captions": 3}, "needs a beam as large"),
         ({"decoding": BeamSearch(), "beam_size": 5}, "beam_size belong to the decoding"),
+        ({"min_length": 99}, "have no room for min_length=99"),
+        ({"forbidden": ["zzzz"]}, "does not know the word 'zzzz'"),
         ({"num_beams": 5}, "load has no argument num_beams; did you mean 'beam_size'"),
         ({"device": "cuda:99"}, "this machine has no device=cuda:99"),
         ({"attention_mode": "argmax"}, "attention.inference_mode"),

@@ -286,7 +286,7 @@ def test_a_setting_of_a_data_module_is_that_of_its_reader(module: Any, encoder: 
     data = module(encoder=encoder, seed=5, **given)
     assert data._read.keywords == given
     assert data.settings()["seed"] == 5
-    with pytest.raises(TypeError, match="rooot"):
+    with pytest.raises(UserError, match="has no argument rooot"):
         module("folder", rooot="another")
 
 

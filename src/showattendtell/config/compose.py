@@ -111,7 +111,7 @@ def _fault(line: str, own: Sequence[str], is_sweep: bool) -> str:
     try:
         override = OverridesParser.create().parse_override(line)
     except HydraException as error:
-        hint = "; settings are given as name=value"
+        hint = f"; settings are given as {line if line.isidentifier() else 'name'}=value"
         if "=" in line:
             hint = f" ({first_line(error)}); quote special characters: 'name=\"value\"'"
         elif line.endswith(".ckpt"):

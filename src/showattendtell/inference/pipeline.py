@@ -243,6 +243,7 @@ def load(
     attention = InferenceAttentionSettings(inference_mode=attention_mode)
     with paused_collection():
         models = load_models(paths, str(device), chosen, attention)
+    chosen.in_tokens(models[0].module.vocabulary)  # raises for unknown words, and for lengths without room
     return CaptioningPipeline(" + ".join(paths), models, seed)
 
 

@@ -191,7 +191,7 @@ def check_sizes(start: ResumePoint, encoder: Node, attention: Node, decoder: Nod
             captioner = build_captioner(attention, decoder, max(1, network.region_dim), len(metadata["vocabulary"]))
         parts = network.state_dict(prefix="encoder.") | captioner.state_dict(prefix="captioner.")
         fits = all(name in state and weights.numel() <= state[name].numel() for name, weights in parts.items())
-    except RuntimeError:  # of a tensor that no memory can have
+    except (RuntimeError, UserError):  # of a tensor that no memory can have
         fits = False
     if not fits:
         raise UserError(f"{start.checkpoint} was altered: its weights do not fit its settings; leave resume out")

@@ -24,7 +24,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def captions_of(printed: str) -> list[str]:
-    return [re.split(r"\.png(?:: |\t)", line)[1] for line in printed.splitlines() if ".png" in line]
+    """With the mark of those that a model is not sure of, which the command prints in a column of its own."""
+    said = [re.split(r"\.png(?:: |\t)", line)[1] for line in printed.splitlines() if ".png" in line]
+    return [caption.replace("\tnot sure", " (not sure)") for caption in said]
 
 
 @needs_onnx
