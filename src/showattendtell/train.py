@@ -24,7 +24,7 @@ def with_folder(given: Arguments) -> Arguments:
     resume = value_of("resume", given.overrides)
     if is_launched() and os.environ["RANK"] != "0":
         folder = Path()
-    elif not isinstance(resume, str) or "${" in resume:
+    elif not isinstance(resume, str) or "${" in resume:  # which Hydra resolves later
         return given
     elif MULTIRUN & set(given.flags):
         raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
@@ -73,7 +73,7 @@ def train(settings: TrainSettings) -> float:
     import_own_classes(record)
     start = decide_on_first(lambda: find_start(settings.resume, record, run_folder(), search_root()))
     if start.finished:
-        print(f"{start.folder} is finished; a larger trainer.max_epochs extends it")
+        print(f"{start.folder} is finished; unless it stopped early, a larger trainer.max_epochs extends it")
         return report_best(start.folder, start.best)
     log = logged(start.folder / LOG, error_message) if rank() == 0 else nullcontext()
     with run_lock(start.folder), log:

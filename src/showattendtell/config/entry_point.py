@@ -86,7 +86,7 @@ def run_command(name: str, task: Task, positional: str, expand: Expand, restore:
             print(help_page(name, [argument for argument in typed if argument not in HELP], positional))
         else:
             given = expand(parse(name, typed, positional))
-            if SHOW & set(given.flags) and not given.is_sweep:  # Hydra would show a wrong setting like others
+            if SHOW & set(given.flags) and not given.is_sweep:  # Hydra shows a configuration unchecked
                 compose(name, given.overrides, complete=False)
             sys.argv[1:] = [*given.flags, *given.overrides]
             admit(given.overrides)
@@ -150,7 +150,7 @@ def _run_of_sweep(task: Task, cwd: str, config: DictConfig) -> Any:
             # which runs on other machines write to, too
             with Path(about.sweep.dir, RESULTS).open("a", encoding="utf-8", newline="") as file:
                 csv.writer(file).writerow([about.sweep.subdir, metric, result, *settings])
-    print(f"{label}\n", end="", flush=True)  # in one write, between which no other run's can come
+    print(f"{label}\n", end="", flush=True)  # one write, so that lines of parallel runs do not mix
     return result
 
 

@@ -90,7 +90,7 @@ def read_result(path: Path) -> Result:
         fields = {name: content[name] for name in Result._fields if name in content}
         fields |= {"path": str(path), "models": list(models)}
         numbers = {name: x for name, x in content.items() if name not in names and type(x) in (int, float)}
-        # JSON has integers that no float can be, and numbers whose variance is none
+        # JSON has integers that no float can be, and numbers whose variance overflows
         fields["figures"] = {name: float(x) for name, x in numbers.items() if abs(x) <= LARGEST}
         result = TypeAdapter(Result).validate_python(fields)
     except ValidationError as error:

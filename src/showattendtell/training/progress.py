@@ -177,6 +177,7 @@ class EpochReport(Callback):
         self._seconds, self._elapsed = list(map(float, state["seconds"])), float(state["running"])
         self._log.rows = [dict(row) for row in state["rows"]]
         _ = [float(value) for row in self._log.rows for value in row.values()]  # raises for what is no number
+        _ = [int(str(row[name])) for row in self._log.rows for name in ("epoch", "step") if name in row]
         self._log.save()
 
 

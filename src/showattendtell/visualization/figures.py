@@ -115,7 +115,7 @@ def read_metrics(path: Path) -> dict[str, dict[int, float]]:
         for row in csv.DictReader(file):
             for name, value in row.items():
                 if value and row["epoch"] and name not in ("epoch", "step"):
-                    metrics.setdefault(name, {})[int(float(row["epoch"])) + 1] = float(value)
+                    metrics.setdefault(name, {})[int(row["epoch"]) + 1] = float(value)
     return metrics
 
 
