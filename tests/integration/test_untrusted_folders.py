@@ -174,10 +174,18 @@ def replaced(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
             (replaced("optimizer_states", value=None), "cannot be resumed (TypeError"),
             (replaced("loops", value={}), "cannot be resumed (KeyError"),
             (replaced("CaptionDataModule", value={}), "cannot be resumed (KeyError"),
+            (
+                replaced("callbacks", "EpochReport", "rows", value=[{"epoch": 0.5, "step": 10, "val/bleu4": 1.0}]),
+                "cannot be resumed (ValueError: invalid literal for int() with base 10: '0.5')",
+            ),
+            (
+                replaced("CaptionDataModule", "batches", value=10**15),
+                "cannot be resumed (ValueError: its epoch has had",
+            ),
             (replaced("state_dict", value={"evil": torch.zeros(1)}), "do not fit its settings"),
         ],
     ),
-    ids=["config", "callbacks", "step", "random states", "optimizer", "loops", "data", "weights"],
+    ids=["config", "callbacks", "step", "random states", "optimizer", "loops", "data", "rows", "batches", "weights"],
 )
 def test_an_altered_run_is_reported_in_one_sentence(
     run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, change: Callable[[dict[str, Any]], None], words: str
