@@ -37,7 +37,7 @@ GPU_BUDGETS = {"gpu_step": 60, "gpu_training": 300, "gpu_finetuning": 150}
 
 SCRIPTS = BUDGETS | GPU_BUDGETS
 
-TIMEOUT_FACTOR = 3
+TIMEOUT_FACTOR = 10
 """A script is stopped after this multiple of its budget."""
 
 

@@ -1,6 +1,6 @@
 """Training steps on a machine with other work: busy processes that run plain Python next to the training.
 
-Each training is a new Python process, with the environment of this one: `GOMP_SPINCOUNT` and `OMP_WAIT_POLICY` choose
+Each training is a new Python process, with the environment of this one: `OMP_WAIT_POLICY` and `GOMP_SPINCOUNT` choose
 how threads wait. A fair share of a machine with as many busy processes as cores is half of it.
 """
 

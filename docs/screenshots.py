@@ -26,7 +26,7 @@ EXAMPLES = ROOT / "src/showattendtell/visualization/examples"
 PHOTOGRAPHS = [*(EXAMPLES / name for name in ("skater.jpg", "riders.jpg", "dog.jpg")), FIGURES / "bird.jpg"]
 """All are licensed CC BY 2.0; extensions/serving.md names their sources."""
 
-SPLIT = ["split=test", "number=8", "output=compare.html"]
+SPLIT = ["split=test", "num_images=8", "output=compare.html"]
 SMALL = ["dataset.train=500", "dataset.val=40", "dataset.test=60"]
 COMMANDS = [
     ["train", *SMALL, "trainer.max_epochs=4", "hydra.run.dir=runs/soft"],

@@ -8,7 +8,7 @@ from functools import cache, partial, wraps
 from inspect import Parameter, signature
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError, ValidationInfo
 from pydantic.errors import PydanticSchemaGenerationError
@@ -131,8 +131,13 @@ encoder.gradient_checkpointing"""
 
 
 def short_metric(monitor: str) -> str:
-    """Return bleu4, cider or nll for a metric that may have its name in `metrics.csv`, such as val/nll_per_word."""
-    return monitor.removeprefix("val/").removesuffix("_per_word")
+    """Return bleu4, cider or loss for a metric that may have its name in `metrics.csv`, such as val/loss_per_word."""
+    return monitor.removeprefix("val/").removesuffix("_per_word").replace("nll", "loss")  # nll in older runs
+
+
+def metric_mode(monitor: str) -> Literal["min", "max"]:
+    """Return whether the best value of the metric is the smallest or the largest."""
+    return "min" if short_metric(monitor) == "loss" else "max"
 
 
 def may_differ(setting: str) -> bool:
@@ -273,15 +278,16 @@ def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> N
 
 def checked(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
     """Decorate a function or an `__init__` to check its arguments like settings of the command line."""
-    name, parameters = function.__qualname__.removesuffix(".__init__"), signature(function).parameters
-    known = [key for key in parameters if key != "self"]
+    parameters = signature(function).parameters
     is_open = Parameter.VAR_KEYWORD in [parameter.kind for parameter in parameters.values()]
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
         unknown = next((key for key in kwargs if key not in parameters), None)
         if unknown and not is_open:
-            raise UserError(f"{name} has no argument {unknown}{did_you_mean(unknown, known)}")
+            made = type(args[0]) if function.__name__ == "__init__" else function  # a subclass passes its options on
+            names = {*signature(made).parameters, *parameters} - {"self"}
+            raise UserError(f"{made.__qualname__} has no argument {unknown}{did_you_mean(unknown, names)}")
         given = signature(function).bind(*args, **kwargs).arguments
         check_values(given, get_type_hints(function, include_extras=True))
         return function(*args, **kwargs)

@@ -50,7 +50,7 @@ SETTINGS = {
     "optimizer.alpha": (None, 0.95),
     "optimizer.momentum": (None, 0.9),
     "optimizer.lr": (2e-4, 1e-4),
-    "monitor": ("bleu4", "nll"),
+    "monitor": ("bleu4", "loss"),
     "brevity_penalty": (False, True),
     "callbacks.early_stopping.patience": (5, 10),
     "decoding.shrink_beam": (None, True),

@@ -163,7 +163,7 @@ def assert_same_rows(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -
 def test_a_page_of_a_split_has_references_and_the_score_of_each_caption(run: Run, checkpoint: Path, folder: Path):
     line = [f"checkpoint={checkpoint}", "split=val", SHORT, "decoding.allow_unk=false"]
     assert_done(run("evaluate", *line, "metrics=[cider]", "output=val.json"))
-    done = assert_done(run("caption", *line, "number=4", "output=sorted.html"))
+    done = assert_done(run("caption", *line, "num_images=4", "output=sorted.html"))
     assert done.out == "written to sorted.html\n"
     html = (folder / "sorted.html").read_text()
     assert ", 4 of 10 images of val" in html
@@ -187,7 +187,7 @@ def test_an_image_that_cannot_be_read_is_passed_over_and_reported_at_the_end(run
     shutil.copytree(folder / "cache/shapes", folder / "broken")
     for first in (folder / "broken").rglob("val-00000.png"):
         first.write_bytes(first.read_bytes()[:100])
-    line = [f"checkpoint={checkpoint}", "dataset.root=broken", "split=val", "number=2", "output=rest.html", SHORT]
+    line = [f"checkpoint={checkpoint}", "dataset.root=broken", "split=val", "num_images=2", "output=rest.html", SHORT]
     assert_error(run("caption", *line), "val-00000.png", "cannot be read")
     assert names(folder / "rest.html") == ["val-00005.png"]
 

@@ -64,7 +64,7 @@ def test_training_leaves_what_the_readme_says(trained: Any, folder: Path):
     assert left >= {"best.ckpt", "last.ckpt", "metrics.csv", "learning_curve.png", ".hydra"}
     with (folder / "runs/first/metrics.csv").open() as file:
         logged = {name: float(value) for row in csv.DictReader(file) for name, value in row.items() if value}
-    assert 0 < logged["train/nll_per_word"] < math.log(100)
+    assert 0 < logged["train/loss_per_word"] < math.log(100)
     assert 0 <= logged["val/bleu4"] <= 100
     assert trained.err.strip() == ""
     assert re.search(r"^attention: SoftAttention\(score=AdditiveScore\(", trained.out, re.MULTILINE)

@@ -24,7 +24,7 @@ FAULTS = {
         (["images=void"], ["void holds no image files"]),
         (["images=blank.png", "compare=nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
         (["images=blank.png", "names=[a,b]"], ["names=[a,b] must have a different name for each model"]),
-        (["split=test", "output=file/page.html", "number=1"], ["file/page.html", "cannot be written"]),
+        (["split=test", "output=file/page.html", "num_images=1"], ["file/page.html", "cannot be written"]),
         (["split=test", "images=blank.png"], ["caption photo.jpg", "split=test", "either"]),
         (["split=test", "formats=[png]"], ["split=test writes one html page; leave formats, width, dpi, colormap"]),
         ([], ["caption photo.jpg", "split=test"]),

@@ -60,7 +60,7 @@ def test_validation_by_several_processes_gives_the_figures_of_one(
         return {name: figure for part in figures for name, figure in part.items()}
 
     alone = validate(1, "auto")
-    assert {"val/bleu4", "val/nll_per_word"} <= alone.keys()
+    assert {"val/bleu4", "val/loss_per_word"} <= alone.keys()
     assert validate(processes, "ddp_fork") == pytest.approx(alone)
 
 

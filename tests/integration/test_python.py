@@ -101,7 +101,7 @@ def test_the_script_of_the_documentation_runs_as_it_stands(
     exec(script, names)
     run, loaded = names["trainer"], names["model"]
     assert_same(weights(loaded), weights(run.lightning_module))
-    assert run.callback_metrics["test/nll_per_word"] < most
+    assert run.callback_metrics["test/loss_per_word"] < most
     printed = capsys.readouterr().out
     assert "attention=soft, decoder=lstm, hidden_dim=128" in repr(CaptioningModule(hidden_dim=128))
     labels = [
@@ -286,8 +286,10 @@ def test_a_setting_of_a_data_module_is_that_of_its_reader(module: Any, encoder: 
     data = module(encoder=encoder, seed=5, **given)
     assert data._read.keywords == given
     assert data.settings()["seed"] == 5
-    with pytest.raises(UserError, match="has no argument rooot"):
+    with pytest.raises(UserError, match=f"{module.__name__} has no argument rooot; did you mean 'root'"):
         module("folder", rooot="another")
+    with pytest.raises(UserError, match="ShapesDataModule has no argument train; did you mean 'num_train'"):
+        ShapesDataModule(train=20)
 
 
 def test_a_reader_of_your_own_is_called_once(tmp_path: Path, cache: Path, encoder: Encoder):

@@ -15,7 +15,7 @@ COMMANDS = {
     "average": ["checkpoint=[best.ckpt,best.ckpt]"],
     "evaluate": ["checkpoint=best.ckpt", "metrics=[bleu]", *QUICK],
     "caption": ["checkpoint=best.ckpt", "photo.png", *QUICK],
-    "caption split": ["checkpoint=best.ckpt", "split=test", "number=1", *QUICK],
+    "caption split": ["checkpoint=best.ckpt", "split=test", "num_images=1", *QUICK],
     "score": ["references=references.txt", "hypotheses=references.txt", "metrics=[bleu]"],
     "report": ["results.json"],
     **cases("WRITERS"),
@@ -52,7 +52,7 @@ def test_a_run_is_not_trained_over(run_forked: Run, checkpoint: Path, folder: Pa
     before = snapshot(tmp_path)
     environment = {"SHOWATTENDTELL_CACHE": str(folder / "cache")}
     done = run_forked("train", *TINY, "seed=2", "hydra.run.dir=run", folder=tmp_path, **environment)
-    assert_error(done, "run has files of another run", "resume=true")
+    assert_error(done, "run has files of an earlier run", "resume=true")
     assert snapshot(tmp_path) == before
     (tmp_path / "run/last.ckpt").unlink()
     before = snapshot(tmp_path)

@@ -118,7 +118,7 @@ def test_more_processes_than_captions_train_and_validate(trained: Trained, tmp_p
     for process in four:
         torch.testing.assert_close(process["state"], one["state"], atol=1e-5, rtol=1e-4)
     figures, others = (read_metrics(tmp_path / run / METRICS) for run in ("one", "four"))
-    assert others["val/nll_per_word"] == pytest.approx(figures["val/nll_per_word"], rel=1e-5)
+    assert others["val/loss_per_word"] == pytest.approx(figures["val/loss_per_word"], rel=1e-5)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ VALIDATIONS = {
     "val/bleu4": [10.0, 30.0, 20.0, 19.0, 18.0],
     "val/cider": [40.0, 41.0, 44.0, 43.0, 42.0],
     "val/bleu4_with_penalty": [9.0, 12.0, 15.0, 11.0, 10.0],
-    "val/nll_per_word": [3.0, 2.8, 2.6, 2.5, 2.7],
+    "val/loss_per_word": [3.0, 2.8, 2.6, 2.5, 2.7],
     "val/distinct_captions": [1.0, 2.0, 3.0, 4.0, 5.0],
 }
 """By epoch: BLEU-4 is best after the second, with the penalty after the third, -log p after the fourth."""
@@ -31,7 +31,7 @@ class Scripted(lightning.LightningModule):
         self.layer = torch.nn.Linear(1, 1)
 
     def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
-        self.log("train/nll_per_word", 3.0, on_epoch=True, on_step=False)
+        self.log("train/loss_per_word", 3.0, on_epoch=True, on_step=False)
         return self.layer(batch).sum()
 
     def validation_step(self, batch: torch.Tensor, index: int) -> None:
@@ -54,7 +54,8 @@ class Scripted(lightning.LightningModule):
             "perplexity 13.5, BLEU-4 with brevity penalty 15.0 (best 15.0), CIDEr 44.0",
         ),
         (["monitor=cider"], 3, 44.0, "BLEU-4 20.0, CIDEr 44.0 (best 44.0), distinct captions 3;"),
-        (["monitor=val/nll_per_word"], 4, 2.5, "validation 2.600 (best 2.600), perplexity 13.5, BLEU-4 20.0"),
+        (["monitor=val/loss_per_word"], 4, 2.5, "validation 2.600 (best 2.600), perplexity 13.5, BLEU-4 20.0"),
+        (["monitor=nll"], 4, 2.5, "validation 2.600 (best 2.600), perplexity 13.5, BLEU-4 20.0"),  # of older runs
     ],
 )
 def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(
@@ -114,7 +115,7 @@ def test_an_epoch_without_validation_has_no_metrics_of_another(
     assert sorted(metrics.validations) == validated
     assert len(metrics.names) == epochs
     for epoch, names in metrics.names.items():
-        assert ("val/bleu4" in names) == ("val/nll_per_word" in names) == (epoch in validated)
+        assert ("val/bleu4" in names) == ("val/loss_per_word" in names) == (epoch in validated)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
     assert len(lines) == epochs
     assert [epoch for epoch, line in enumerate(lines) if "BLEU-4" in line] == validated

@@ -33,7 +33,7 @@ from showattendtell.config.trust import TRUST, literal
 from showattendtell.config.validation import DEBUG, USER_ERRORS, checked, error_message, raise_errors
 from showattendtell.errors import UserError, safe_output
 from showattendtell.runtime.files import LINK, LOCK, LOG, atomic_write, lock_file, open_regular, write_errors
-from showattendtell.settings import short_metric
+from showattendtell.settings import metric_mode
 
 Task = Callable[[Any], Any]
 """The function of a command, which gets its settings."""
@@ -186,7 +186,7 @@ class Sweep(Callback):
         common = set.intersection(*(set(settings) for _, _, *settings in rows.values()))
         table = Table("run", "settings", metric)
         values = {number: float(value) for number, (_, value, *_) in rows.items()}
-        for number in sorted(values, key=values.__getitem__, reverse=short_metric(metric) != "nll"):
+        for number in sorted(values, key=values.__getitem__, reverse=metric_mode(metric) == "max"):
             own = [setting for setting in rows[number][2:] if setting not in common]
             table.add_row(number, " ".join(own), f"{values[number]:.3f}")
         Console(highlight=False, markup=False).print(table)

@@ -45,8 +45,8 @@ class TrainSettings:
             the released code.
         init_vocabulary: the words of a model that starts from a checkpoint: checkpoint, those that the checkpoint
             knows; or extended, those and the words of the training captions.
-        monitor: the metric for best.ckpt and early stopping: bleu4 or cider of the validation captions, or nll, the
-            loss per word of the reference captions; val/bleu4, val/cider and val/nll_per_word mean the same.
+        monitor: the metric for best.ckpt and early stopping: bleu4 or cider of the validation captions, or loss, the
+            loss per word of the reference captions; val/bleu4, val/cider and val/loss_per_word mean the same.
         brevity_penalty: log and monitor BLEU-4 with the brevity penalty.
         checkpoint_interval_minutes: minutes between two checkpoints within an epoch; 0 writes one after every step.
             Another is written before each validation. Training waits while a checkpoint is written.
@@ -60,7 +60,7 @@ class TrainSettings:
     init_from: Source | None
     weight_init: Literal["default", "released"]
     init_vocabulary: Literal["checkpoint", "extended"]
-    monitor: Literal["bleu4", "cider", "nll", "val/bleu4", "val/cider", "val/nll_per_word"]
+    monitor: Literal["bleu4", "cider", "loss", "nll", "val/bleu4", "val/cider", "val/loss_per_word"]
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat
     tags: Sequence[Text]
@@ -235,7 +235,7 @@ class CaptionSettings(CaptioningSettings):
         images: a photograph, the http or https URL of one, a folder, which is searched with its subfolders, or a list
             of these as [a.jpg,b.jpg]; images= may be left out.
         split: images of the checkpoint's own data set instead, as one page with their reference captions.
-        number: how many images of the split, evenly spread; null for all.
+        num_images: how many images of the split, evenly spread; null for all.
         formats: output formats for photographs: jsonl and csv, a row for each caption; html, one page of all that shows
             a word's attention map on hover; png, svg and pdf, a picture of each with a panel for each word; gif and
             webp, the same as an animation; other options of the group format. By default [jsonl,csv,html]. A split is
@@ -255,7 +255,7 @@ class CaptionSettings(CaptioningSettings):
 
     images: Texts | None
     split: Split | None
-    number: PositiveInt | None
+    num_images: PositiveInt | None
     formats: Annotated[Sequence[Text], Field(min_length=1)] | None
     width: Inches | None
     dpi: Dpi | None

@@ -183,7 +183,7 @@ def caption_split(settings: CaptionSettings, split: Split) -> None:
     first = captioners[0].models[0]
     stored, dataset = open_dataset(first.settings, settings.dataset, cache=None)
     all_examples = dataset.split(split)
-    examples = evenly_spaced(all_examples, settings.number)
+    examples = evenly_spaced(all_examples, settings.num_images)
     references = reference_sentences(all_examples)
     tokenizer = default_scoring_name(first.module.vocabulary.tokenizer)
     words = {image: split_sentences(sentences, tokenizer) for image, sentences in references.items()}

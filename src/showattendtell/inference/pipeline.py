@@ -234,8 +234,9 @@ def load(
     known = [field.name for field in fields(BeamSearch)]
     for name in search:
         if name not in known:
-            meant = [each.rpartition(".")[2] for each in MEANT.get(name, [])]
-            raise UserError(f"load has no argument {name}{did_you_mean(next(iter(meant), name), known)}")
+            meant = [each.rpartition(".")[2] for each in MEANT.get(name, [name])]
+            near = next((each for each in meant if each in known), "" if name in MEANT else name)
+            raise UserError(f"load has no argument {name}{did_you_mean(near, known)}")
     try:
         chosen = decoding or BeamSearch(**{"beam_size": 3, "allow_unk": False, **search})
     except (TypeError, ValueError) as error:

@@ -179,7 +179,7 @@ def save(content: Mapping[str, Any], file: Path, keep: Path | None = None) -> No
 
 
 def _damaged(file: Path, reason: str) -> UserError:
-    return UserError(f"{file} is damaged or no checkpoint ({reason}); take last.ckpt or train again")
+    return UserError(f"{file} is damaged or no checkpoint ({reason}); give a best.ckpt or last.ckpt, or a model folder")
 
 
 def read_checkpoint(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -20,9 +20,9 @@ def num_cores() -> int:
 
 
 def limit_threads() -> None:
-    """Let OpenMP's threads spin for microseconds instead of milliseconds, and start no more than the quota of a
-    container has cores. OpenMP reads this when torch is imported; what the user has set stays."""
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    """Let OpenMP's threads sleep while they wait instead of spinning, and start no more than the quota of a container
+    has cores. OpenMP reads this when torch is imported; what the user has set stays."""
+    if "GOMP_SPINCOUNT" not in os.environ:
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if num_cores() < (os.cpu_count() or 1):
         os.environ.setdefault("OMP_NUM_THREADS", str(num_cores()))

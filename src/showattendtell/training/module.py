@@ -44,7 +44,7 @@ LOGGED: tuple[str, ...] = ("bleu1", "bleu2", "bleu3", "bleu4", "bleu4_with_penal
 LOGGED += ("unended", "dangling", "words", "distinct_captions")
 """Scores of generated captions that are logged."""
 
-SHOWN = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor", "cider", "nll_per_word", "perplexity")
+SHOWN = ("bleu1", "bleu2", "bleu3", "bleu4", "meteor", "cider", "loss_per_word", "perplexity")
 """Scores that `trainer.test` and `trainer.validate` print; loggers get all."""
 
 
@@ -229,7 +229,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             means["loss"] = (loss, captions)
             if output.nll is not None:
                 self.step_nll = output.nll.detach() * captions / words
-                means["nll_per_word"] = (self.step_nll, words)
+                means["loss_per_word"] = (self.step_nll, words)
             self._train_means.update(means)
         return shard.weight * loss
 
@@ -279,7 +279,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         outputs = self(batch.images, batch.image_index, batch.tokens)
         words = int((batch.tokens != PAD).sum())
         nll = negative_log_likelihood(outputs, batch.tokens).sum() / words
-        means: dict[str, Any] = {"nll_per_word": (nll, words)}
+        means: dict[str, Any] = {"loss_per_word": (nll, words)}
         maps, gates = attention_statistics(outputs, batch.tokens), self._word_classes.betas(outputs, batch.tokens)
         means |= {f"attention_{name}": value for name, value in maps.items()}
         means |= {f"beta_{name}": value for name, value in gates.items()}
@@ -327,8 +327,8 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
             metric.reset()
         loop = self.trainer.test_loop if stage == "test" else self.trainer.validate_loop
         if loop.verbose and self.trainer.state.fn in ("validate", "test") and rank() == 0:
-            nll = float(means["nll_per_word"])
-            shown = {**logged, "nll_per_word": nll, "perplexity": perplexity(nll)}
+            nll = float(means["loss_per_word"])
+            shown = {**logged, "loss_per_word": nll, "perplexity": perplexity(nll)}
             print_scores([{name: shown[name] for name in SHOWN if name in shown}], missing, f"{stage} images")
         loop.verbose = False  # Lightning would print all metrics, in a column for each loader
 

@@ -26,12 +26,12 @@ from showattendtell.metrics.attention import MIN_MOVEMENT
 from showattendtell.metrics.means import perplexity
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.runtime.files import METRICS, atomic_write, duration, write_times
-from showattendtell.settings import short_metric
+from showattendtell.settings import metric_mode, short_metric
 from showattendtell.training.checkpointing import is_accumulating
 from showattendtell.training.module import CaptioningModule
 from showattendtell.visualization.figures import draw_curves, read_metrics
 
-NLL = "val/nll_per_word"
+LOSS = "val/loss_per_word"
 CIDER = "val/cider"
 MOVEMENT = "val/attention_movement"
 CURVE = "learning_curve.png"
@@ -46,8 +46,8 @@ FEW_STEPS = 100
 def build_monitor(monitor: str, brevity_penalty: bool) -> tuple[str, str, Literal["max", "min"]]:
     """Return the names of the reported BLEU-4 and of the metric for best.ckpt and early stopping, and its mode."""
     bleu4 = "val/bleu4_with_penalty" if brevity_penalty else "val/bleu4"
-    metric = {"nll": NLL, "cider": CIDER, "bleu4": bleu4}[short_metric(monitor)]
-    return bleu4, metric, "min" if metric == NLL else "max"
+    metric = {"loss": LOSS, "cider": CIDER, "bleu4": bleu4}[short_metric(monitor)]
+    return bleu4, metric, metric_mode(monitor)
 
 
 def best_of(trainer: Trainer) -> ModelCheckpoint:
@@ -134,9 +134,9 @@ class EpochReport(Callback):
                 value += f" (best {best.best_model_score:.{digits}f})"
             return value
 
-        figures = [describe("train/nll_per_word", "loss per word", 3)]
-        if NLL in values:
-            figures += [describe(NLL, "validation", 3), f"perplexity {perplexity(values[NLL]):.1f}"]
+        figures = [describe("train/loss_per_word", "loss per word", 3)]
+        if LOSS in values:
+            figures += [describe(LOSS, "validation", 3), f"perplexity {perplexity(values[LOSS]):.1f}"]
             bleu = "BLEU-4 with brevity penalty" if "penalty" in self._bleu4 else "BLEU-4"
             figures += [describe(self._bleu4, bleu, 1), describe(CIDER, "CIDEr", 1)]
             figures += [describe("val/distinct_captions", "distinct captions", 0)]

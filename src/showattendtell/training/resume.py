@@ -116,7 +116,7 @@ def _check_unused(folder: Path) -> None:
     files = sorted(path.name for path in folder.glob("[!.]*") if path.suffix != ".log" and path.name not in begun)
     if files:
         raise UserError(
-            f"{folder} has files of another run ({listed(files)}); resume it with resume=true, delete it, or set "
+            f"{folder} has files of an earlier run ({listed(files)}); resume it with resume=true, delete it, or set "
             "hydra.run.dir to another folder"
         )
 

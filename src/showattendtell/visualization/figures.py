@@ -115,6 +115,7 @@ def read_metrics(path: Path) -> dict[str, dict[int, float]]:
         for row in csv.DictReader(file):
             for name, value in row.items():
                 if value and row["epoch"] and name not in ("epoch", "step"):
+                    name = name.replace("nll_per_word", "loss_per_word")  # in older runs
                     metrics.setdefault(name, {})[int(row["epoch"]) + 1] = float(value)
     return metrics
 
@@ -123,7 +124,7 @@ def draw_curves(metrics: dict[str, dict[int, float]], path: Path) -> None:
     """Draw the training and validation loss per word (left) and BLEU-4 of the validation captions (right)."""
     figure = Figure((9, 3.2), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2)
-    for name, label in (("train/nll_per_word", "training"), ("val/nll_per_word", "validation")):
+    for name, label in (("train/loss_per_word", "training"), ("val/loss_per_word", "validation")):
         points = metrics.get(name, {})
         left.plot([*points], [*points.values()], marker=".", label=label)
     left.set(title="loss per word", xlabel="epoch")

@@ -72,7 +72,7 @@ def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Pat
 
     rows = logged(home)
     assert [row for row in figures_of(records) if "epoch" in row] == [pytest.approx(row) for row in rows]
-    assert {"train/loss", "val/bleu4", "val/nll_per_word", "val/attention_entropy"} <= set().union(*rows)
+    assert {"train/loss", "val/bleu4", "val/loss_per_word", "val/attention_entropy"} <= set().union(*rows)
 
     steps = [row for row in figures_of(records) if "train/loss_step" in row]
     assert [row["step"] for row in steps] == list(range(6))

@@ -32,7 +32,7 @@ from showattendtell.config.validation import USER_ERRORS, sentence
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.results.tables import Terminal
 from showattendtell.runtime.files import LAST, LOCK, file_lock
-from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ
+from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ, metric_mode
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=ExperimentalWarning)  # Optuna calls heartbeats experimental
@@ -326,7 +326,7 @@ def search(
         study = optuna.create_study(
             study_name=settings.study_name,
             storage=open_storage(settings.storage, folder),
-            direction="minimize" if fixed["monitor"] == "nll" else "maximize",
+            direction=f"{metric_mode(fixed['monitor'])}imize",
             load_if_exists=True,
             pruner=settings.pruner,
         )

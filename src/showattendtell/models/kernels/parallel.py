@@ -21,6 +21,9 @@ import torch
 from torch import Tensor
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
+PARTS = 4
+"""Parts of a loop for each thread."""
+
 HUGE = np.float32(1e9)
 """Upper bound of E F, so that a product of two such numbers is finite."""
 
@@ -147,15 +150,17 @@ class CaptionGroups:
 
 
 def run_threaded(loops: Callable[..., None], size: int, *arguments: Tensor | int) -> None:
-    """Run compiled loops from 0 to `size`, split evenly over the threads."""
+    """Run compiled loops from 0 to `size` in parts, of which a thread takes the next when it is done: on a busy machine
+    one thread may be slower than the others."""
     kernel = compiled(loops)
     arrays = [part.detach().numpy() if isinstance(part, Tensor) else part for part in arguments]
     threads = max(1, min(torch.get_num_threads(), size))
-    bounds = [size * thread // threads for thread in range(threads + 1)]
     if threads == 1:
         kernel(0, size, *arrays)
         return
-    for future in [_pool(os.getpid()).submit(kernel, *pair, *arrays) for pair in pairwise(bounds)]:
+    parts = min(PARTS * threads, size)
+    bounds = [size * part // parts for part in range(parts + 1)]
+    for future in [_pool(os.getpid(), threads).submit(kernel, *pair, *arrays) for pair in pairwise(bounds)]:
         future.result()
 
 
@@ -195,6 +200,6 @@ def compiled(loops: Callable[..., None]) -> Callable[..., None]:
 
 
 @cache
-def _pool(process: int) -> ThreadPoolExecutor:
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
     """Return the thread pool of this process; a forked process needs its own."""
-    return ThreadPoolExecutor(os.cpu_count(), "loops")
+    return ThreadPoolExecutor(threads, "loops")
