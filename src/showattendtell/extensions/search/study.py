@@ -326,7 +326,7 @@ def search(
         study = optuna.create_study(
             study_name=settings.study_name,
             storage=open_storage(settings.storage, folder),
-            direction=f"{metric_mode(fixed['monitor'])}imize",
+            direction="minimize" if metric_mode(fixed["monitor"]) == "min" else "maximize",
             load_if_exists=True,
             pruner=settings.pruner,
         )
