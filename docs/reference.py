@@ -46,8 +46,7 @@ CLASSES = {
     "Loss of soft attention": ("losses.caption", ("SoftLoss",)),
     "Loss of hard attention": ("losses.reinforce", ("HardLoss",)),
     "Beam search": ("decoding.beam_search", ("BeamSearch",)),
-    "Metrics of captions": ("metrics.caption_scores", metrics.MODULES["caption_scores"]),
-    "Metrics of attention": ("metrics.attention_scores", metrics.MODULES["attention_scores"]),
+    "Metrics": ("metrics.classes", tuple(metrics.__all__)),
 }
 """The page of each part of the Python API: its module, and its documented names, or () for all its classes."""
 

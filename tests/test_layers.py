@@ -37,7 +37,7 @@ PLAIN |= {"contextlib", "contextvars", "pathlib", "platform", "torch", "typing",
 
 ENCODER = {"models.encoder", "models.pretrained"}
 
-TORCHMETRICS = {"metrics.caption_scores", "metrics.attention_scores"}
+TORCHMETRICS = {"metrics.classes"}
 """The modules of the metric classes; the functions do without torchmetrics, which takes seconds, too."""
 
 TRAINING = {"datamodules.datamodule", "training", "train", "extensions"}

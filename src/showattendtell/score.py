@@ -44,7 +44,7 @@ def _score(corpus: Any, settings: ScoreSettings) -> dict[str, Any]:
         corpus: a `MatchedCaptions` in words.
     """
     from showattendtell.metrics.bootstrap import as_dicts, compare_with_first, corpus_scores, image_scores, intervals
-    from showattendtell.metrics.caption_scores import measure
+    from showattendtell.metrics.classes import measure
     from showattendtell.metrics.diversity import diversity
     from showattendtell.results.tables import describe_intervals, print_comparison, print_notes, print_scores
 

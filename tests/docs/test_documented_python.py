@@ -17,7 +17,7 @@ from small_models import D, small_captioner
 
 from showattendtell.config.compose import compose
 from showattendtell.losses.caption import SoftLoss
-from showattendtell.metrics import caption_scores
+from showattendtell.metrics import classes
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.models.attention import SoftAttention
 from showattendtell.models.encoder import Encoder
@@ -98,8 +98,8 @@ def test_the_example_of_a_loss_adds_its_term_to_those_of_soft_attention():
 
 
 def test_the_example_of_a_metric_works_next_to_the_others(mylab: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(caption_scores.METRICS, "brevity", import_module("mylab.metric").Brevity)
-    said = caption_scores.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", "brevity"])
+    monkeypatch.setitem(classes.METRICS, "brevity", import_module("mylab.metric").Brevity)
+    said = classes.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", "brevity"])
     assert said.missing == {}
     assert corpus_scores([said.measured["brevity"]]) == {"brevity": 75.0}
     twice_the_first = said.measured["brevity"].scores(np.array([[2.0, 0.0]]))
@@ -114,9 +114,7 @@ def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.
     scores = {name: float(score) for name, score in map(str.split, lines)}
     captions = [caption for batch, _ in names["batches"] for caption in batch]
     references = [list(map(str.split, said)) for _, batch in names["batches"] for said in batch]
-    expected = caption_scores.measure(
-        [caption.split() for caption in captions], references, ["bleu", "cider", "rouge_l"]
-    )
+    expected = classes.measure([caption.split() for caption in captions], references, ["bleu", "cider", "rouge_l"])
     figures = corpus_scores(expected.measured.values())
     assert scores == {name: pytest.approx(figure, abs=0.06) for name, figure in figures.items()}
     exec(attention, names)

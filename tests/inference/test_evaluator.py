@@ -6,7 +6,6 @@ import pytest
 from small_models import small_model
 
 from showattendtell.inference.evaluator import EvaluationRun, score
-from showattendtell.inference.predictions import reference_sentences
 from showattendtell.loading.models import LoadedModel
 from showattendtell.metrics.tokenizers import default_scoring_name
 from showattendtell.text.tokenizers import CharacterTokenizer, Tokenizer
@@ -30,7 +29,7 @@ def figures_of(
     run = EvaluationRun(
         ["a.ckpt"], [], [LoadedModel(model, none, {})], [none], dataset, "test", none, ["bleu"], name, 1
     )
-    return score(run, captions, reference_sentences(TEST)).figures
+    return score(run, captions).figures
 
 
 @pytest.mark.parametrize("others", [{}, {"train": ()}], ids=["no train split", "an empty one"])

@@ -8,7 +8,7 @@ import pytest
 from repository import SHARED
 
 from showattendtell.metrics.bootstrap import corpus_scores
-from showattendtell.metrics.caption_scores import measure
+from showattendtell.metrics.classes import measure
 from showattendtell.metrics.tokenizers import split_sentences
 
 GOLDENS = SHARED / "goldens" / "coco-test"

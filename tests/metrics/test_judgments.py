@@ -7,7 +7,7 @@ import pytest
 from repository import SHARED
 from scipy.stats import kendalltau
 
-from showattendtell.metrics.caption_scores import measure
+from showattendtell.metrics.classes import measure
 from showattendtell.metrics.tokenizers import split_sentences
 from showattendtell.readers.formats import read_captions
 

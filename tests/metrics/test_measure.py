@@ -7,7 +7,7 @@ from slow_cases import slow_after
 from showattendtell.errors import MetricError, UserError
 from showattendtell.metrics import ROUGEL, CIDErD
 from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores
-from showattendtell.metrics.caption_scores import METRICS, measure
+from showattendtell.metrics.classes import METRICS, measure
 
 HYPOTHESES = [["a", "dog", "runs"], ["two", "men"]]
 REFERENCES = [[["a", "dog", "is", "running"]], [["two", "men", "play"], ["men"]]]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from showattendtell.errors import MetricError
-from showattendtell.metrics.bootstrap import Array, corpus_scores
-from showattendtell.metrics.caption_scores import METEOR, MeteorScores
+from showattendtell.metrics.bootstrap import Array, ImageMeans, corpus_scores
+from showattendtell.metrics.classes import METEOR
 from showattendtell.metrics.tokenizers import CaptionPair
 
 CORPUS = [
@@ -55,7 +55,7 @@ def test_odd_captions_shift_no_line(all_measured: Array):
 
 
 def test_a_resample_differs_from_the_corpus_as_the_means_of_their_captions():
-    measured = MeteorScores(31.5, np.array([10.0, 20.0, 60.0]))
+    measured = ImageMeans("meteor", np.array([10.0, 20.0, 60.0]), offset=1.5)
     assert corpus_scores([measured]) == {"meteor": 31.5}
     copies = np.array([[1, 1, 1], [0, 0, 3], [2, 1, 0]], dtype=float)
     assert measured.scores(copies)["meteor"] == pytest.approx([31.5, 31.5 + 60 - 30, 31.5 + 40 / 3 - 30])

@@ -15,8 +15,7 @@ from showattendtell.results.rows import ROWS, CaptionRow, resume_rows
 
 def append_rows(folder: Path, formats: Sequence[str], rows: Sequence[CaptionRow]) -> None:
     """As the command writes them: all files of a photograph's rows, then those of the next."""
-    for file in (ROWS[name]() for name in ROWS if name in formats):
-        file.open(folder)
+    for file in (ROWS[name](folder) for name in ROWS if name in formats):
         file.write(rows)
         file.close()
 

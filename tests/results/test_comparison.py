@@ -46,7 +46,7 @@ def test_runs_that_differ_in_places_are_one_row(compared: Any, tmp_path: Path):
     settings |= {"logger": {"project": "captions"}, "data": {"num_workers": 4}, "trainer": {"accelerator": "gpu"}}
     overview = compared(result(seed=1), result(seed=2, settings=settings))
     assert labels(overview) == [tmp_path.name]
-    assert overview.notes == ()
+    assert not overview.notes
 
 
 HARD = {"choices": {"attention": "hard"}, "settings": {"attention._target_": "Hard"}}

@@ -20,7 +20,6 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
 from showattendtell.errors import UserError
 from showattendtell.features.store import (
@@ -36,7 +35,7 @@ from showattendtell.features.store import (
     write_shards,
     write_store,
 )
-from showattendtell.images.reading import Preprocessing, read_pixels
+from showattendtell.images.reading import read_pixels
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device, num_readers, rank
 from showattendtell.runtime.launched import end_with_parent
@@ -114,24 +113,6 @@ ReadBatch = tuple[dict[str, FileStamp], Tensor, dict[str, str]]
 
 
 @dataclass(frozen=True)
-class ImageFiles(TorchDataset[ReadBatch]):
-    """Batches by the names of their images."""
-
-    preprocessing: Preprocessing
-    paths: Mapping[str, str]
-
-    def __getitem__(self, images: Sequence[str]) -> ReadBatch:
-        stamps, pixels, errors = {}, [], {}
-        for image in images:
-            try:
-                pixels.append(self.preprocessing(read_pixels(self.paths[image])))
-                stamps[image] = FileStamp.of(self.paths[image])
-            except UserError as error:
-                errors[image] = str(error)
-        return stamps, torch.stack(pixels) if pixels else torch.zeros(0), errors
-
-
-@dataclass(frozen=True)
 class ImageEncoding:
     """An `Encode` that reads and encodes images, and can be sent to another process.
 
@@ -152,10 +133,10 @@ class ImageEncoding:
         Raises:
             UserError: an image is unreadable, unless such images are skipped.
         """
-        loader = DataLoader(
-            ImageFiles(self.encoder.preprocessing, self.paths),
+        loader: DataLoader[ReadBatch] = DataLoader(
+            list(batches),  # type: ignore[arg-type]
             batch_size=None,  # an item is a batch
-            sampler=batches,
+            collate_fn=self._read,
             num_workers=self.readers if len(self.paths) > BATCH_SIZE else 0,
             pin_memory=torch.cuda.is_available(),
             generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
@@ -174,6 +155,16 @@ class ImageEncoding:
                 yield EncodedBatch(stamps, grids, errors)
         finally:
             self.encoder.to("cpu")
+
+    def _read(self, images: Sequence[str]) -> ReadBatch:
+        stamps, pixels, errors = {}, [], {}
+        for image in images:
+            try:
+                pixels.append(self.encoder.preprocessing(read_pixels(self.paths[image])))
+                stamps[image] = FileStamp.of(self.paths[image])
+            except UserError as error:
+                errors[image] = str(error)
+        return stamps, torch.stack(pixels) if pixels else torch.zeros(0), errors
 
     @cached_property
     def _run(self) -> Engine:

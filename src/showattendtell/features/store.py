@@ -194,15 +194,13 @@ class FeatureStore:
 
     def __init__(self, path: Path):
         self.path = path
-        if path.is_dir() and not is_finished(path):
-            raise UserError(f"{path} is not a complete feature store; run prepare again, or delete the folder")
         manifest = _read(path / MANIFEST, Manifest)
         if manifest.format != FORMAT:
             raise UserError(f"{path} has format {manifest.format}, and this version reads {FORMAT}; delete the folder")
         self.settings: Settings = manifest.settings.model_dump()
-        if math.prod([*self.settings["grid"], self.settings["dim"], self.settings["views"]]) > LARGEST:
-            raise damaged(path, "the grids of an image are too large")  # before memory is allocated for them
         self.views = manifest.settings.views
+        if math.prod([*self.settings["grid"], self.settings["dim"], self.views]) > LARGEST:
+            raise damaged(path, "the grids of an image are too large")  # before memory is allocated for them
         self.skipped: dict[str, str] = {}
         self.stamps: dict[str, FileStamp] = {}
         self._grid = grid_type(self.settings)
@@ -226,9 +224,7 @@ class FeatureStore:
         self._rows = {image: row for row, image in enumerate(names) if image not in self.skipped}
 
     def rows(self, images: Sequence[str]) -> Tensor:
-        """Return the rows (I,) of the named images. Raise `UserError` if the store lacks one."""
-        if unknown := [image for image in images if image not in self._rows]:
-            raise UserError(f"{self.path} lacks {len(unknown)} of the data set's images, the first is {unknown[0]}")
+        """Return the rows (I,) of the named images."""
         return torch.tensor([self._rows[image] for image in images], dtype=torch.long)
 
     def covers(self, images: Iterable[str]) -> bool:

@@ -16,7 +16,7 @@ from showattendtell.config.compose import as_record
 from showattendtell.config.instantiate import build, build_option
 from showattendtell.config.schemas import CaptioningSettings, CaptionSettings, Split
 from showattendtell.errors import UserError, printable
-from showattendtell.images.reading import as_image, find_images
+from showattendtell.images.reading import find_images
 from showattendtell.inference.pipeline import BATCH_SIZE, CaptioningPipeline, caption_in_batches
 from showattendtell.inference.predictions import evenly_spaced, reference_sentences
 from showattendtell.loading.hub import find_model, next_to, note_about
@@ -73,7 +73,7 @@ def caption_all(
         *columns, console=console, transient=True, disable=is_hidden, redirect_stdout=sys.stdout.isatty()
     ) as progress:
         task = progress.add_task("captioning", total=len(sources))
-        for i, outputs in caption_in_batches(captioners, sources, as_image, batch_size, errors, threads):
+        for i, outputs in caption_in_batches(captioners, sources, batch_size, errors, threads):
             progress.update(task, completed=i + 1)
             yield i, outputs
 
@@ -125,21 +125,20 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
     models, entries, uncalibrated = list(settings.groups), list[PageEntry](), set[str]()
     stems, suffixes = picture_names(found.names, models), [name for name in formats if name in PICTURES]
     others = [name for name in formats if name not in (*ROWS, "html", *PICTURES)]
-    files: list[OutputFormat] = [build_option("format", name) for name in others]
-    files += [file() for name, file in ROWS.items() if name in formats]
+    files: list[OutputFormat] = [build_option("format", name, folder=folder) for name in others]
+    files += [file(folder) for name, file in ROWS.items() if name in formats]
     captioned = _make_captioner(settings)(found.sources, errors) if found.sources else ()
-    for file in files:
-        file.open(folder)
     try:
         for i, rows, outputs in captioned:
+            together = [*chain(*rows)]
             for file in files:
-                file.write([*chain.from_iterable(rows)])
+                file.write(together)
             for stem, output in zip(stems[i], outputs, strict=False):
                 for suffix in suffixes:
                     write_new({folder / f"{stem}.{suffix}": output.draw(f".{suffix}", settings.style)})
             if "html" in formats:
                 entries.append(make_entry(found.names[i], outputs))
-            uncalibrated |= {row.checkpoint for row in chain(*rows) if not row.is_calibrated}
+            uncalibrated |= {row.checkpoint for row in together if not row.is_calibrated}
             print_rows(dict(zip(models, rows, strict=True)), is_single)
     finally:
         if entries:

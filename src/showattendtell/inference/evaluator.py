@@ -178,10 +178,11 @@ class RunMetric(Protocol):
             tables of its own, below that one.
     """
 
-    labels: Labels
+    labels: Labels = MappingProxyType({})
 
     def check(self, run: EvaluationRun) -> None:
         """Raise `UserError` if the run cannot be measured, before captions are generated."""
+        return
 
     def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
         """Return the scores of the captions.
@@ -197,7 +198,7 @@ def run_metrics(names: Sequence[str]) -> list[RunMetric]:
     Raises:
         UserError: there is no metric of such a name.
     """
-    from showattendtell.metrics.caption_scores import METRICS, is_caption_metric  # torchmetrics takes seconds to import
+    from showattendtell.metrics.classes import METRICS, is_caption_metric  # torchmetrics takes seconds to import
 
     options = find_options("metric")
     for name in names:
@@ -254,7 +255,7 @@ def evaluate(settings: EvaluateSettings) -> float:
             captions = generate_captions(run.models, run.images, run.examples, settings.seed)
         if rank():
             return 0.0
-    if only_attention and (reason := lacks_boxes(run, ATTENTION)):
+    if only_attention and (reason := _lacks_boxes(run)):
         raise UserError(reason)
     print_notes(run.dataset.notes)
     if only_attention:
@@ -279,8 +280,7 @@ def _score_captions(
     run: EvaluationRun, captions: Captions, metrics: Sequence[RunMetric], clip: Clip | None
 ) -> dict[str, Any]:
     """Print and return the scores of captions, and what `metrics` add to them."""
-    references = reference_sentences(run.examples)
-    scores = score(run, captions, references, clip)
+    scores = score(run, captions, clip)
     figures, missing, labels = {**scores.figures}, {**scores.missing}, dict[str, Any]()
 
     def measure(metric: RunMetric) -> None:
@@ -306,36 +306,30 @@ def _score_captions(
         "tokenizer": run.tokenizer,
         "decoding": run.module.decoding.describe(),
         "captions": {image: run.sentence(written[0]) for image, written in captions.items()},
-        "references": references,
+        "references": reference_sentences(run.examples),
         "per_image": scores.per_image,
         "intervals": scores.intervals,
     }
 
 
-def score(
-    run: EvaluationRun,
-    captions_by_image: Mapping[str, Sequence[Sequence[str]]],
-    references: Mapping[str, list[str]],
-    clip: Clip | None = None,
-) -> RunScores:
+def score(run: EvaluationRun, captions_by_image: Captions, clip: Clip | None = None) -> RunScores:
     """Score the first caption of each image, and compare several with each other.
 
     A metric that fails is missing and does not prevent the others. Without training captions there is no novelty.
 
     Args:
-        captions_by_image: captions of each image in words, best first.
-        references: reference captions of each image.
+        captions_by_image: of all examples of the run.
         clip: the model for CLIPScore, if it is computed.
     """
-    from showattendtell.metrics.caption_scores import is_caption_metric, measure  # so does torchmetrics
+    from showattendtell.metrics.classes import is_caption_metric, measure  # so does torchmetrics
     from showattendtell.metrics.diversity import compare_captions, diversity  # pycocoevalcap takes a while to import
 
     captions, images = [captions[0] for captions in captions_by_image.values()], list(captions_by_image)
     # by rank: the first caption of each image, the second, ...
     ranks = [[run.sentence(caption) for caption in rank] for rank in zip(*captions_by_image.values(), strict=False)]
     files = {Path(f"caption {rank} of each image"): sentences for rank, sentences in enumerate(ranks, start=1)}
-    matched = MatchedCaptions(images, list(references.values()), files)
-    corpus = in_words(matched, run.tokenizer)
+    references = list(reference_sentences(run.examples).values())
+    corpus = in_words(MatchedCaptions(images, references, files), run.tokenizer)
     print_notes(corpus.notes)
     hypotheses, *others = corpus.hypotheses.values()
     result = measure(hypotheses, corpus.references, list(filter(is_caption_metric, run.metrics)))
@@ -346,7 +340,7 @@ def score(
             result.measured["clip_score"] = ImageMeans("clip_score", scores)
         except UserError as error:
             result.missing["clip_score"] = str(error)
-    if ATTENTION in run.metrics and (reason := lacks_boxes(run, ATTENTION)):
+    if ATTENTION in run.metrics and (reason := _lacks_boxes(run)):
         result.missing[ATTENTION] = reason
     train = run.dataset.splits.get("train", ())
     training_captions = [caption.words for example in train for caption in example.captions]
@@ -378,10 +372,10 @@ def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[s
     return figures
 
 
-def lacks_boxes(run: EvaluationRun, metric: str) -> str:
-    """Return why a metric of attention at ground-truth boxes cannot be computed; an empty text if it can."""
+def _lacks_boxes(run: EvaluationRun) -> str:
+    """Return why attention cannot be scored at ground-truth boxes; an empty text if it can."""
     if len(run.models) > 1:
-        return f"{metric} is scored for one model; give a single checkpoint, or leave {metric} out of metrics"
+        return "attention is scored for one model; give a single checkpoint, or leave attention out of metrics"
     has_boxes = any(caption.phrases for example in run.examples for caption in example.captions)
     return "" if has_boxes else ask_for_boxes(run)
 

@@ -117,7 +117,7 @@ class CaptioningPipeline(ModelHubMixin):
         """
         sources = (find_images(str(one)).sources if _is_folder(one) else [one] for one in photographs)
         images = chain.from_iterable(sources)
-        for _, [output] in caption_in_batches([self], images, as_image, batch_size, errors):
+        for _, [output] in caption_in_batches([self], images, batch_size, errors):
             yield output
 
     def pixels(self, photograph: Image.Image) -> list[Tensor]:
@@ -280,8 +280,7 @@ Opened = tuple[str, Image.Image, list[list[Tensor]]]
 
 def caption_in_batches(
     captioners: Sequence[CaptioningPipeline],
-    photographs: Iterable[Any],
-    open_one: Callable[[Any], Image.Image],
+    photographs: Iterable[Photograph],
     batch_size: int,
     errors: list[str] | None,
     threads: int = 0,
@@ -289,13 +288,12 @@ def caption_in_batches(
     """Yield the position of each photograph, and its captions by every pipeline.
 
     Args:
-        open_one: opens a photograph.
         errors: gets the errors of photographs that cannot be read; without it, the first is raised.
         threads: number of threads that open photographs ahead; without any, a photograph is opened when it is needed.
     """
 
-    def open_photograph(item: Any) -> Opened:
-        image = open_one(item)
+    def open_photograph(item: Photograph) -> Opened:
+        image = as_image(item)
         return name_of(item), image, [captioner.pixels(image) for captioner in captioners]
 
     opened = _ahead(open_photograph, photographs, threads)

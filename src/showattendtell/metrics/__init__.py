@@ -4,22 +4,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from showattendtell.metrics.attention_scores import AttentionCorrectness, PointingGame
-    from showattendtell.metrics.caption_scores import (
+    from showattendtell.metrics.classes import (
         METEOR,
         ROUGEL,
+        AttentionCorrectness,
         CaptionScore,
         CIDErD,
         CorpusBLEU,
         Diversity,
         Endings,
+        PointingGame,
     )
-
-MODULES = {
-    "attention_scores": ("AttentionCorrectness", "PointingGame"),
-    "caption_scores": ("METEOR", "ROUGEL", "CIDErD", "CaptionScore", "CorpusBLEU", "Diversity", "Endings"),
-}
-"""The modules of the classes."""
 
 __all__ = [
     "METEOR",
@@ -36,7 +31,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a metric class by name at first use; torchmetrics takes seconds to import."""
-    for module, names in MODULES.items():
-        if name in names:
-            return getattr(import_module(f"showattendtell.metrics.{module}"), name)
+    if name in __all__:
+        return getattr(import_module("showattendtell.metrics.classes"), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -7,14 +7,11 @@ so captions are read only once.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from showattendtell.errors import MetricError
 
 Array = NDArray[np.float64]
 
@@ -35,26 +32,26 @@ class SufficientStatistics(ABC):
             copies: (R, N) the count of each image in each corpus.
         """
 
+    @abstractmethod
     def per_image(self) -> dict[str, Array]:
-        """Return the scores (N,) of each caption alone, by name: those of a corpus of its image; rates in percent."""
-        num_images = len(self.by_image)
-        corpora = [self.scores(np.eye(1, num_images, k=image)) for image in range(num_images)]
-        return {name: np.concatenate([scores[name] for scores in corpora]) for name in corpora[0]}
+        """Return the scores (N,) of each caption alone, by name; rates in percent."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageMeans(SufficientStatistics):
-    """A metric whose score is the mean over images.
+    """A metric whose score is the mean over images, or differs from it by a constant.
 
     name      name of the score
     by_image  (N,) scores of the images, in percent
+    offset    the score minus the mean
     """
 
     name: str
     by_image: Array
+    offset: float = 0.0
 
     def scores(self, copies: Array) -> dict[str, Array]:
-        return {self.name: copies @ self.by_image / copies.sum(axis=1)}
+        return {self.name: self.offset + copies @ self.by_image / copies.sum(axis=1)}
 
     def per_image(self) -> dict[str, Array]:
         return {self.name: self.by_image}
@@ -73,16 +70,12 @@ DIGITS = 4
 
 
 def image_scores(images: Sequence[str], measured: Iterable[SufficientStatistics]) -> dict[str, dict[str, float]]:
-    """Return the scores of each image by its name, as in result files.
-
-    A metric that fails for single images is left out.
-    """
+    """Return the scores of each image by its name, as in result files."""
     scores: dict[str, dict[str, float]] = {image: {} for image in images}
     for metric in measured:
-        with suppress(MetricError):
-            for name, values in metric.per_image().items():
-                for image, value in zip(images, values.tolist(), strict=True):
-                    scores[image][name] = round(value, DIGITS)
+        for name, values in metric.per_image().items():
+            for image, value in zip(images, values.tolist(), strict=True):
+                scores[image][name] = round(value, DIGITS)
     return scores
 
 
@@ -125,12 +118,11 @@ def resample(measured: Mapping[str, SufficientStatistics], copies: Array) -> Res
 
 
 RESAMPLES = 1_000
-Intervals = dict[str, tuple[float, float]]
 
 
 def intervals(
     measured: Mapping[str, SufficientStatistics], num_images: int, seed: int, num_resamples: int = RESAMPLES
-) -> Intervals:
+) -> dict[str, tuple[float, float]]:
     """Return the limits of 95 % of the resamples' values of each score, by its name.
 
     They say how much a score depends on which images were drawn, not on the training.

@@ -33,7 +33,7 @@ class Means:
         for name, (mean, items) in values.items():
             dtype = torch.float32 if mean.device.type == "mps" else torch.float64
             sums = self._sums.get(name, torch.zeros(2, dtype=dtype)).to(mean.device)
-            self._sums[name] = self._add(sums, mean, items)
+            self._sums[name] = sums + items * torch.stack([mean.to(sums), sums.new_ones(())])
 
     def own_sums(self) -> dict[str, Tensor]:
         """Return by name a tensor (2,): both sums of this process."""
@@ -52,8 +52,8 @@ class Means:
         parts = gather({str(rank()): self.own_sums()}).values()
         means = {}
         for name in dict.fromkeys(chain.from_iterable(parts)):
-            sums = torch.stack([part[name] for part in parts if name in part])  # (processes, 2)
-            mean = self._mean(sums) if sums[:, 1].any() else empty
+            total, number = torch.stack([part[name] for part in parts if name in part]).sum(dim=0)
+            mean = total / number if number else empty
             if mean is not None:
                 means[name] = mean
         return means
@@ -61,32 +61,3 @@ class Means:
     def reset(self) -> None:
         """Forget all names."""
         self._sums = {}
-
-    def _add(self, sums: Tensor, mean: Tensor, items: Tensor | int) -> Tensor:
-        """Return the sums with further items."""
-        return sums + items * torch.stack([mean.to(sums), sums.new_ones(())])
-
-    def _mean(self, sums: Tensor) -> Tensor:
-        """Return the mean of all items of the processes' sums (processes, 2)."""
-        total, number = sums.sum(dim=0)
-        return total / number
-
-
-class RunningMeans(Means):
-    """Means that are updated in single precision, m += (x - m) k / n for k further items of n in all.
-
-    Training losses are logged with them: curves of earlier versions stay equal to the last digit. The means of several
-    processes are averaged in double precision.
-    """
-
-    # the first of both sums is the mean
-
-    def _add(self, sums: Tensor, mean: Tensor, items: Tensor | int) -> Tensor:
-        number, previous = sums[1] + items, sums[0].float()
-        share = (items / number.clamp(min=1)).float()
-        return torch.stack([(previous + (mean.float() - previous) * share).to(sums), number])
-
-    def _mean(self, sums: Tensor) -> Tensor:
-        if len(sums) == 1:
-            return sums[0, 0]
-        return super()._mean(torch.stack([sums.prod(dim=1), sums[:, 1]], dim=1))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pycocoevalcap.tokenizer import ptbtokenizer
 
-from showattendtell.errors import MetricError, UserError, did_you_mean
+from showattendtell.errors import MetricError, UserError
 from showattendtell.settings import Node
 from showattendtell.text.tokenizers import (
     CharacterTokenizer,
@@ -85,10 +85,7 @@ def split_sentences(sentences: Sequence[str], tokenizer: str) -> list[list[str]]
 
     Raises:
         MetricError: Stanford's tokenizer cannot be run.
-        UserError: the tokenizer is unknown.
     """
-    if tokenizer not in SCORING:
-        raise UserError(f"there is no tokenizer '{tokenizer}'{did_you_mean(tokenizer, SCORING)}")
     if tokenizer == "characters":
         characters = map(CharacterTokenizer(lowercase=True).tokenize, sentences)
         return [[token for token in tokens if token[0].isalnum()] for tokens in characters]

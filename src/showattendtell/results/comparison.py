@@ -47,14 +47,13 @@ def compare(results: Sequence[Result], columns: Sequence[str], with_paper: bool)
     for name in datasets:
         rows = _rows([result for result in current if result.dataset == name], columns)
         title = DATASETS.get(name, name)
-        notes += [f"{title}: {note}" for note in find_notes(rows, columns)]
-        published = paper_rows(name) if with_paper else ()
-        if published:
-            notes += [f"{title}: {note}" for note in find_other_splits(rows, PAPER_IMAGES[name])]
-        blocks.append(TableBlock(title, (*published, *rows)))
+        published = paper_rows(name) if with_paper else []
+        others = find_other_splits(rows, PAPER_IMAGES[name]) if published else ()
+        notes += [f"{title}: {note}" for note in (*find_notes(rows, columns), *others)]
+        blocks.append(TableBlock(title, [*published, *rows]))
     if with_paper and DATASETS.keys() & datasets:
         notes.insert(0, ORIGIN)
-    return ResultsTable(results[0].split, tuple(columns), tuple(blocks), tuple(notes))
+    return ResultsTable(results[0].split, columns, blocks, notes)
 
 
 def _rows(results: Sequence[Result], columns: Sequence[str]) -> list[TableRow]:
@@ -67,7 +66,7 @@ def _rows(results: Sequence[Result], columns: Sequence[str]) -> list[TableRow]:
             own = _scoring(group[0])
             differing = [f"{key}={own[key]}" for key in own if any(other.get(key) != own[key] for other in scorings)]
             by_weights = {tuple(model.sha256 for model in result.models): result for result in reversed(group)}
-            rows.append(mean_row(", ".join([name, *differing]), tuple(reversed(by_weights.values())), columns))
+            rows.append(mean_row(", ".join([name, *differing]), [*by_weights.values()][::-1], columns))
     return rows
 
 
@@ -108,7 +107,7 @@ def _folder_names(groups: Sequence[Sequence[Result]]) -> list[str]:
     return names
 
 
-def mean_row(label: str, results: tuple[Result, ...], columns: Sequence[str]) -> TableRow:
+def mean_row(label: str, results: Sequence[Result], columns: Sequence[str]) -> TableRow:
     """Return a row with the mean of each figure that all results have."""
     figures = {}
     for column in columns:

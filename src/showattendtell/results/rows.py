@@ -60,36 +60,38 @@ def row_file(folder: Path, suffix: str) -> Path:
 
 
 class OutputFormat(Protocol):
-    """A file of rows, which `formats=` of `caption` names: one of `ROWS`, or an option of the config group `format`."""
+    """A file of rows, which `formats=` of `caption` names: one of `ROWS`, or an option of the config group `format`.
 
-    def open(self, folder: Path) -> None:
-        """Prepare the file in a folder. Raise `UserError` if it cannot be written."""
+    Args:
+        folder: of the file.
+    """
+
+    def __init__(self, folder: Path) -> None: ...
 
     def write(self, rows: Sequence[CaptionRow]) -> None:
         """Write the rows of a photograph. Raise `UserError` if they cannot be written."""
 
     def close(self) -> None:
         """Complete the file, also after an error or an interruption."""
+        return
 
 
-class JsonLines:
+class JsonLines(OutputFormat):
     """A JSON object per line, in `captions.jsonl`."""
 
-    def open(self, folder: Path) -> None:
+    def __init__(self, folder: Path):
         self._path = row_file(folder, "jsonl")
 
     def write(self, rows: Sequence[CaptionRow]) -> None:
         with _appending(self._path) as file:
             file.writelines(json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in rows)
 
-    def close(self) -> None: ...
 
-
-class CsvTable:
+class CsvTable(OutputFormat):
     """Lines below a header, in `captions.csv`. A text that a spreadsheet would evaluate as a formula gets an apostrophe
     in front."""
 
-    def open(self, folder: Path) -> None:
+    def __init__(self, folder: Path):
         self._path = row_file(folder, "csv")
 
     def write(self, rows: Iterable[CaptionRow]) -> None:
@@ -101,8 +103,6 @@ class CsvTable:
                 writer.writerow(
                     f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row
                 )
-
-    def close(self) -> None: ...
 
 
 ROWS: dict[str, type[OutputFormat]] = {"csv": CsvTable, "jsonl": JsonLines}
@@ -161,10 +161,8 @@ def resume_rows(folder: Path, formats: Collection[str], settings: str) -> set[st
         if table.exists() and not HEADER.startswith(read_regular(table)[: len(HEADER)]):
             raise exists_error(table)
         table.unlink(missing_ok=True)
-        again = CsvTable()
-        again.open(folder)
         with open_regular(journal) as lines:
-            again.write(row for row, _ in _rows(journal, lines))
+            CsvTable(folder).write(row for row, _ in _rows(journal, lines))
     return set(rows_of)
 
 

@@ -46,7 +46,7 @@ class Terminal(Console):
 
     def print(self, *shown: Any, **options: Any) -> None:
         lines = ("\n".join(map(printable, one.split("\n"))) if isinstance(one, str) else one for one in shown)
-        super().print(*lines, **options)
+        super().print(*lines, highlight=False, **options)
 
 
 def numeric_table(first: str, columns: Iterable[str], **options: Any) -> Table:
@@ -68,7 +68,7 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
         coverage = f"{100 * vocabulary.coverage(captions):.2f} %"
         table.add_row(name, f"{len(split):,}", f"{len(captions):,}", f"{mean:.1f}", coverage)
     table.caption = f"vocabulary: {len(vocabulary):,} ids"
-    Terminal(highlight=False).print(table)
+    Terminal().print(table)
     sentences = [caption.written for example in dataset.examples() for caption in example.captions]
     unspaced = describe_unspaced(sentences, vocabulary.tokenizer)
     print_notes([*dataset.notes, *unspaced, *describe_small_splits(dataset)])
@@ -98,7 +98,7 @@ def describe_small_splits(dataset: Dataset) -> list[str]:
 
 def print_notes(notes: Iterable[str]) -> None:
     for note in notes:
-        Terminal(highlight=False).print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
+        Terminal().print(f"note: {note}", style="yellow", markup=False, soft_wrap=True)
 
 
 def print_scores(
@@ -122,7 +122,10 @@ def print_scores(
             if name.startswith(tuple(missing)) or any(name in figures for figures in columns):
                 table.add_row(label, *[format(figures[name], form) if name in figures else "-" for figures in columns])
         table.add_section()
-    print_titled(table, title, missing)
+    _print_titled(table, title)
+    for metric, reason in missing.items():
+        label, _ = METRICS.get(metric, (metric if "." in metric else metric.upper(), ""))
+        Terminal(soft_wrap=True).print(f"{label} is missing: {reason}", markup=False)
 
 
 def _groups(names: Iterable[str], others: Labels) -> list[Labels]:
@@ -164,22 +167,19 @@ def print_comparison(comparison: Comparison, title: str) -> None:
                 difference, low, high = (format(value, f"+{form}") for value in values)
                 table.add_row(label, difference, f"[{low}, {high}]", f"{100 * higher:.1f} %")
         table.add_section()
-    print_titled(table, title, {})
+    _print_titled(table, title)
 
 
-def print_titled(table: Table, title: str, missing: Mapping[str, str]) -> None:
-    """Print a table with its title and reasons unwrapped, since they are longer than the table is wide."""
-    console = Terminal(highlight=False, soft_wrap=True)
+def _print_titled(table: Table, title: str) -> None:
+    """Print a table with its title unwrapped, which is longer than the table is wide."""
+    console = Terminal(soft_wrap=True)
     console.print(title, style="italic", markup=False)
     console.print(table)
-    for metric, reason in missing.items():
-        label, _ = METRICS.get(metric, (metric if "." in metric else metric.upper(), ""))
-        console.print(f"{label} is missing: {reason}", markup=False)
 
 
 def print_statistics(figures: Mapping[str, float]) -> None:
     """Print the entropy and movement of attention over the words of the reference captions."""
-    Terminal(highlight=False, soft_wrap=True).print(
+    Terminal(soft_wrap=True).print(
         f"attention at the words of the references: entropy {figures['attention_entropy']:.2f} nats, and "
         f"{100 * figures['attention_movement']:.1f} % of it moves from word to word\n"
     )
@@ -200,7 +200,7 @@ def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: b
     for name, scores in rows.items():
         num_words, *rates = (scores[key] for key in ("pointing_game_words", "pointing_game", "attention_correctness"))
         table.add_row(name, f"{num_words:,}", *(f"{rate:.1f}" for rate in rates), end_section=name == "center prior")
-    Terminal(highlight=False).print(table)
+    Terminal().print(table)
 
 
 class TableValue(NamedTuple):
@@ -220,23 +220,23 @@ class TableRow(NamedTuple):
 
     label: str
     figures: Mapping[str, TableValue]
-    results: tuple[Result, ...] = ()
+    results: Sequence[Result] = ()
 
 
 class TableBlock(NamedTuple):
     """The rows of a data set, the paper's first."""
 
     title: str
-    rows: tuple[TableRow, ...]
+    rows: Sequence[TableRow]
 
 
 class ResultsTable(NamedTuple):
     """Blocks, the names of their figures, and notes of one sentence each."""
 
     split: str
-    columns: tuple[str, ...]
-    blocks: tuple[TableBlock, ...]
-    notes: tuple[str, ...]
+    columns: Sequence[str]
+    blocks: Sequence[TableBlock]
+    notes: Sequence[str]
 
 
 def print_overview(overview: ResultsTable) -> None:
@@ -249,7 +249,7 @@ def print_overview(overview: ResultsTable) -> None:
             cells = [row.label, *_cells(row, overview.columns)]
             table.add_row(*(Text(cell.replace(" ± ", "\n±")) for cell in cells))
         table.add_section()
-    Terminal(highlight=False).print(table)
+    Terminal().print(table)
     print_notes(overview.notes)
 
 

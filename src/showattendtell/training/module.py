@@ -23,8 +23,8 @@ from showattendtell.errors import MetricError, UserError
 from showattendtell.losses.caption import LossOutput, SoftLoss, negative_log_likelihood, total
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.metrics.attention import WordClasses, attention_statistics
-from showattendtell.metrics.caption_scores import METEOR, CIDErD, CorpusBLEU, Diversity, Endings
-from showattendtell.metrics.means import Means, RunningMeans, perplexity
+from showattendtell.metrics.classes import METEOR, CIDErD, CorpusBLEU, Diversity, Endings
+from showattendtell.metrics.means import Means, perplexity
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
@@ -122,7 +122,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         self.schedule = schedule or cosine_of_recipe
         self.step_nll: Tensor | None = None
         """-log p per word of the last training step whose loss computed it."""
-        self._train_means, self._val_means = RunningMeans(), Means()
+        self._train_means, self._val_means = Means(), Means()
         scores = {"bleu": CorpusBLEU(), "cider": CIDErD(), "endings": Endings(), "diversity": Diversity()}
         self._scores: Any = nn.ModuleDict({**scores, "meteor": METEOR()})  # METEOR starts Java, in `trainer.test` alone
         self._recipe: Recipe | None = None

@@ -37,8 +37,7 @@ def test_an_actor_captions_a_batch_and_names_what_it_cannot_read(tmp_path: Path,
 
 @pytest.mark.parametrize("number", [0, 1, GROUP + 1])
 def test_rows_are_in_the_parquet_file_when_it_is_closed(tmp_path: Path, number: int):
-    file, rows = ParquetFile(), []
-    file.open(tmp_path)
+    file, rows = ParquetFile(tmp_path), []
     for i in range(number):
         rows.append(CaptionRow(f"{i}.jpg", 'a "café"', -1.5, 0.25, i % 2 == 0, True, "flickr8k_soft", "0123"))
         file.write(rows[-1:])
@@ -49,8 +48,7 @@ def test_rows_are_in_the_parquet_file_when_it_is_closed(tmp_path: Path, number: 
 
 
 def test_a_file_name_of_any_bytes_is_written_to_parquet(tmp_path: Path):
-    file = ParquetFile()
-    file.open(tmp_path)
+    file = ParquetFile(tmp_path)
     file.write([CaptionRow(os.fsdecode(b"caf\xe9.jpg"), "a dog", -1.5, 0.25, False, True, "flickr8k_soft", "0123")])
     file.close()
     assert parquet.read_table(tmp_path / "captions.parquet")["file"].to_pylist() == ["caf\\udce9.jpg"]

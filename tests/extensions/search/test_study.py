@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,7 @@ def test_a_trial_with_heartbeats_is_left_to_its_worker(tmp_path: Path, monkeypat
     [trial] = (holder := worker(tmp_path, total=1)).take(1)
     interrupt(tmp_path)
     with holder.heartbeats([trial]):
+        time.sleep(0.5)
         assert worker(tmp_path, total=1).take(1) == {}  # after it has waited
     assert holder.end(trial, 1.0) == ""
     assert [each.value for each in holder.study.trials] == [1.0]

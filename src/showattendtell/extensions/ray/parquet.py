@@ -1,25 +1,26 @@
 """Captions as a Parquet file."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from showattendtell.errors import UserError
-from showattendtell.results.rows import CaptionRow, row_file
+from showattendtell.results.rows import CaptionRow, OutputFormat, row_file
 from showattendtell.runtime.files import write_errors
 
 GROUP = 1024
 """Number of rows that are written together."""
 
 
-class ParquetFile:
-    """The rows as `captions.parquet`, an `OutputFormat`. It is complete when it is closed.
+class ParquetFile(OutputFormat):
+    """The rows as `captions.parquet`. It is complete when it is closed.
 
     Raises:
         UserError: PyArrow is not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path):
         try:
             import pyarrow.parquet
         except ImportError:
@@ -29,11 +30,11 @@ class ParquetFile:
         columns = {name: types[kind] for name, kind in get_type_hints(CaptionRow).items()}
         self._schema = pyarrow.schema(columns)
         self._rows = list[dict[str, Any]]()
-
-    def open(self, folder: Path) -> None:
         self._path = row_file(folder, "parquet")
-        with write_errors(self._path):
-            self._writer = self._pyarrow.parquet.ParquetWriter(self._path, self._schema)
+
+    @cached_property
+    def _writer(self) -> Any:
+        return self._pyarrow.parquet.ParquetWriter(self._path, self._schema)
 
     def write(self, rows: Sequence[CaptionRow]) -> None:
         names = [row.file.encode(errors="backslashreplace").decode() for row in rows]

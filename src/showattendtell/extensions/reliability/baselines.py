@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,17 +12,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from showattendtell.datamodules.datasets import ImageSource
-from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunMetric, RunScores
 from showattendtell.inference.predictions import evenly_spaced, read_grids, reference_sentences
 from showattendtell.loading.matching import MatchedCaptions, in_words
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.ngrams import Ngram, SentenceCIDErD, Weighted, count_ngrams
 from showattendtell.metrics.tokenizers import Words
-from showattendtell.results.tables import HEADINGS, Labels, print_notes, print_scores
+from showattendtell.results.tables import print_scores
 from showattendtell.types import Example
-
-LABELS = {"constant": "best constant caption", "nearest": "nearest neighbor's caption"}
-"""The baselines in result files, and their labels."""
 
 MOST_IMAGES = 10_000
 """Maximum number of training images, evenly spaced, whose captions are candidates for the constant caption."""
@@ -32,7 +28,7 @@ SHORTLIST = 20
 """Number of candidates for the constant caption that are compared exactly."""
 
 
-class BaselinesMetric:
+class BaselinesMetric(RunMetric):
     """Scores of captions without a model, next to those of the model.
 
     `baselines` has by name
@@ -41,8 +37,6 @@ class BaselinesMetric:
       encoder; of its captions the one that agrees best with the others
     """
 
-    labels: Labels = MappingProxyType({})
-
     def check(self, run: EvaluationRun) -> None:
         """Raise `UserError` if there are no training captions."""
         run.dataset.split("train")
@@ -50,27 +44,15 @@ class BaselinesMetric:
     def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
         """Print the scores of the model and of each baseline, and return those of the baselines."""
         baselines = score_baselines(run)
-        numbered = (f"({i}) {name}" for i, name in enumerate(["the model", *LABELS.values()], start=1))
-        title = "\n".join([run.title(), *numbered])
+        title = f"{run.title()}\n(1) the model\n(2) best constant caption\n(3) nearest neighbor's caption"
         shared = {name: score for name, score in figures.items() if name in baselines["constant"]}
         print_scores([shared, *baselines.values()], {}, title)
-        notes = [f"the model {phrase}" for phrase in find_unbeaten(shared, baselines)]
-        print_notes(notes)
-        return RunScores({"baselines": baselines, "notes": notes})
-
-
-def find_unbeaten(figures: Mapping[str, float], baselines: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a phrase for each baseline that a model does not beat in every score: `does not beat the best constant
-    caption in METEOR, CIDEr`."""
-    for name, scores in baselines.items():
-        compared = [key for key in ("bleu4", "meteor", "rouge_l", "cider") if key in figures and key in scores]
-        if lower := [HEADINGS[key] for key in compared if figures[key] <= scores[key]]:
-            yield f"does not beat the {LABELS[name]} in {', '.join(lower).replace('B-', 'BLEU-')}"
+        return RunScores({"baselines": baselines})
 
 
 def score_baselines(run: EvaluationRun) -> dict[str, dict[str, Any]]:
     """Return the scores of each baseline, by their names in result files."""
-    from showattendtell.metrics.caption_scores import METRICS, measure  # torchmetrics takes seconds to import
+    from showattendtell.metrics.classes import METRICS, measure  # torchmetrics takes seconds to import
 
     references = reference_sentences(run.examples)
     train = run.dataset.split("train")
@@ -80,9 +62,12 @@ def score_baselines(run: EvaluationRun) -> dict[str, dict[str, Any]]:
     sentences = {Path("constant"): [constant] * len(nearest), Path("nearest"): nearest}
     corpus = in_words(MatchedCaptions(list(references), list(references.values()), sentences), run.tokenizer)
     names = [name for name in run.metrics if name in METRICS]
-    panels = [measure(hypotheses, corpus.references, names) for hypotheses in corpus.hypotheses.values()]
-    by_constant, by_nearest = (corpus_scores(panel.measured.values()) for panel in panels)
-    return {"constant": {**by_constant, "caption": constant}, "nearest": by_nearest}
+    scores: dict[str, dict[str, Any]] = {
+        str(file): corpus_scores(measure(hypotheses, corpus.references, names).measured.values())
+        for file, hypotheses in corpus.hypotheses.items()
+    }
+    scores["constant"]["caption"] = constant
+    return scores
 
 
 def _words(example: Example) -> list[Words]:

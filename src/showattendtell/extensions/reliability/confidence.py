@@ -22,7 +22,7 @@ from showattendtell.datamodules.datasets import CaptionDataset, ImageSource, Ima
 from showattendtell.decoding.confidence import CURVE_LIMIT, Confidence, unit_mean
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, open_dataset
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunMetric, RunScores, open_dataset
 from showattendtell.inference.predictions import evenly_spaced, outputs_by_batch, read_grids
 from showattendtell.loading.checkpoints import CONFIDENCE, load, save
 from showattendtell.loading.hub import CARD
@@ -199,7 +199,7 @@ def calibration_errors(batches: Iterable[tuple[Tensor, Tensor]], calibration: Co
     return dict(zip(("ece", "ece_uncalibrated"), errors, strict=True))
 
 
-class CalibrationMetric:
+class CalibrationMetric(RunMetric):
     """How well the probabilities of words are calibrated, and how many images the model is not sure of."""
 
     labels: Labels = MappingProxyType(

@@ -16,7 +16,6 @@ maps.
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,12 +25,12 @@ from torch import Tensor
 from showattendtell.datamodules.datasets import ImageSource
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError
-from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunMetric, RunScores
 from showattendtell.inference.predictions import read_grids
 from showattendtell.metrics.attention import CONTENT, center_prior, word_class
 from showattendtell.metrics.bootstrap import RESAMPLES, Array, ImageMeans, as_dicts, compare_with_first
 from showattendtell.models.captioner import Captioner
-from showattendtell.results.tables import Labels, Terminal, numeric_table
+from showattendtell.results.tables import Terminal, numeric_table
 from showattendtell.types import Example
 
 MAPS = ("attention", "random", "center")
@@ -50,10 +49,8 @@ DELETED = (0.2, 0.4, 0.6, 0.8)
 """Fractions of the regions that are left out on the deletion and insertion curves."""
 
 
-class FaithfulnessMetric:
+class FaithfulnessMetric(RunMetric):
     """Whether attention maps show the regions that words depend on."""
-
-    labels: Labels = MappingProxyType({})
 
     def check(self, run: EvaluationRun) -> None:
         """Raise `UserError` for several models, or a model of which no region can be left out in a comparable way."""
@@ -207,7 +204,7 @@ def print_faithfulness(scores: Mapping[str, Any]) -> None:
     table = numeric_table("map", FIELDS.values(), title="faithfulness of the maps at the generated words")
     for name, fields in scores["maps"].items():
         table.add_row(name, *(f"{fields[field]:.3f}" for field in FIELDS))
-    console = Terminal(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     console.print(table)
     for field, found in scores["against_random"].items():
         limits = f"[{found['low']:+.3f}, {found['high']:+.3f}]"

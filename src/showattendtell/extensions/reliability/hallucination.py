@@ -16,9 +16,9 @@ from typing import Any
 
 from torch import Tensor
 
-from showattendtell.inference.evaluator import Captions, EvaluationRun, RunScores, ask_for_boxes
+from showattendtell.inference.evaluator import Captions, EvaluationRun, RunMetric, RunScores, ask_for_boxes
 from showattendtell.metrics.attention import CONTENT, word_class
-from showattendtell.metrics.caption_scores import GatheredMetric, scalars
+from showattendtell.metrics.classes import GatheredMetric, scalars
 from showattendtell.metrics.tokenizers import Caption, Words, split_captions
 from showattendtell.readers.coco import CATEGORIES, PLURALS, Name, find_names, names_of, plural
 from showattendtell.results.tables import Labels
@@ -255,7 +255,7 @@ def merge_synonyms(nouns: Mapping[Name, str]) -> dict[Name, str]:
     }
 
 
-class HallucinationMetric:
+class HallucinationMetric(RunMetric):
     """CHAIR of the best caption of each image. With COCO's instances the objects are its categories, else the nouns of
     phrases with ground-truth boxes."""
 
@@ -266,9 +266,6 @@ class HallucinationMetric:
             "chair_mentions": ("mentioned objects", ",.0f"),
         }
     )
-
-    def check(self, run: EvaluationRun) -> None:
-        """Every model can be scored, or has a reason why not in the results."""
 
     def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
         """Return the scores, or the reason why there are none; `hallucinations` has the words by image."""

@@ -195,12 +195,11 @@ class Worker:
         self._storage: Any = self.study._storage
         values = [_values(distribution) for distribution in self.space.values()]
         size = math.prod(map(len, values))
-        with file_lock(self.folder / LOCK), storage_errors(self.folder):
-            self._refuse_others()
-            if size <= self.total:  # each combination once, instead of proposals of the sampler
-                self.total = size
-                for combination in itertools.product(*values):
-                    self.study.enqueue_trial(dict(zip(self.space, combination, strict=True)), skip_if_exists=True)
+        self._refuse_others()
+        if size <= self.total:  # each combination once, instead of proposals of the sampler
+            self.total = size
+            for combination in itertools.product(*values):
+                self.study.enqueue_trial(dict(zip(self.space, combination, strict=True)), skip_if_exists=True)
 
     def _refuse_others(self) -> None:
         """Raise a `UserError` if the study has trials with other settings or another search space."""
@@ -209,7 +208,7 @@ class Worker:
         stored = self.study.user_attrs.get("space")
         if stored is None:
             self.study.set_user_attr("space", stored := ours)
-        if changed := sorted(name for name in {**stored, **ours} if stored.get(name) != ours.get(name)):
+        if changed := sorted({name for name, _ in stored.items() ^ ours.items()}):
             raise UserError(
                 f"the study {self.study.study_name} was started with other values of {listed(changed)}; give the same "
                 "values, or start another study with hydra.sweeper.study_name=NAME"
@@ -266,16 +265,12 @@ class Worker:
         ended = Event()
 
         def record() -> None:
-            for trial in trials:
-                with suppress(StorageInternalError):  # the next one may be recorded
-                    self._storage.record_heartbeat(trial._trial_id)
-
-        def repeat() -> None:
             while not ended.wait(HEARTBEAT):
-                record()
+                for trial in trials:
+                    with suppress(StorageInternalError):  # the next one may be recorded
+                        self._storage.record_heartbeat(trial._trial_id)
 
-        record()
-        thread = Thread(target=repeat)
+        thread = Thread(target=record)
         thread.start()
         try:
             yield
@@ -330,9 +325,9 @@ def search(
             load_if_exists=True,
             pruner=settings.pruner,
         )
+        worker = Worker(study, folder, space, fixed, settings.n_trials)
     # a resumed study with the same seed would propose its first trials again
     study.sampler = settings.sampler(seed=None if settings.seed is None else settings.seed + len(study.trials))
-    worker = Worker(study, folder, space, fixed, settings.n_trials)
     errors: list[str] = []  # of all runs; empty for one that succeeded
     while claimed := worker.take(settings.n_jobs):
         with worker.heartbeats(claimed):
@@ -356,7 +351,7 @@ def report(study: optuna.Study, folder: Path) -> None:
     for trial in best[:NUM_BEST]:
         searched = " ".join(f"{name}={value}" for name, value in trial.params.items())
         table.add_row(str(trial.number), f"{trial.value:.3f}", Literal(printable(searched)))
-    terminal = Terminal(highlight=False, markup=False, soft_wrap=True)
+    terminal = Terminal(markup=False, soft_wrap=True)
     found = ", ".join(f"{number} {state}" for state, number in counts.items())
     terminal.print(f"{study.study_name}: {found or 'no trials'}", table)
     for trial in trials:

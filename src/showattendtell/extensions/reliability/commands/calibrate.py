@@ -1,7 +1,7 @@
 """Calibrate the confidence of a checkpoint in its captions, and store the calibration in it."""
 
 from showattendtell.config.entry_point import entry_point
-from showattendtell.extensions.reliability.settings import CalibrateSettings
+from showattendtell.extensions.reliability import CalibrateSettings
 
 
 @entry_point("calibrate")

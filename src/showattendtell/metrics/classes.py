@@ -1,4 +1,4 @@
-"""Metrics of captions as `torchmetrics.Metric` classes, and the table of those that commands name.
+"""Metrics of captions and attention maps as `torchmetrics.Metric` classes, and the table of those that commands name.
 
 A caption is a list of words, `["a", "dog"]`, or a string that is split at white space. Rates are in percent. In
 distributed training `compute` returns the score of the captions of all processes.
@@ -8,9 +8,8 @@ import json
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -22,7 +21,8 @@ from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
 from showattendtell.errors import MetricError, UserError, did_you_mean
-from showattendtell.metrics.bootstrap import Array, ImageMeans, SufficientStatistics, corpus_scores
+from showattendtell.metrics.attention import MAPS, GroundedWord, compare_maps
+from showattendtell.metrics.bootstrap import ImageMeans, SufficientStatistics, corpus_scores
 from showattendtell.metrics.diversity import diversity, ending_rates
 from showattendtell.metrics.ngrams import measure_bleu, measure_cider
 from showattendtell.metrics.tokenizers import (
@@ -121,32 +121,17 @@ class CorpusBLEU(CaptionScore):
         return scalars(corpus_scores([self.statistics()]))
 
 
-@dataclass(frozen=True, eq=False)
-class MeteorScores(SufficientStatistics):
-    """METEOR in percent, of the corpus, which is not the mean over the captions, and of each caption (N,)."""
-
-    corpus: float
-    by_image: Array
-
-    def scores(self, copies: Array) -> dict[str, Array]:
-        """Return the score of the corpus, plus how much the mean over the captions of a resample differs from theirs.
-
-        The score of a resample itself would need another run of the program.
-        """
-        return {"meteor": self.corpus + (copies - 1) @ self.by_image / len(self.by_image)}
-
-    def per_image(self) -> dict[str, Array]:
-        return {"meteor": self.by_image}
-
-
 class METEOR(CaptionScore):
     """METEOR 1.5 of a corpus (Denkowski and Lavie 2014), in percent, by the Java program in pycocoevalcap.
+
+    It is not the mean over the captions. That of a resample, which would need another run of the program, is taken to
+    differ from it as the means do.
 
     Raises:
         MetricError: the captions are not in English, Java is missing, or the program fails.
     """
 
-    def measure(self, pairs: Sequence[CaptionPair]) -> MeteorScores:
+    def measure(self, pairs: Sequence[CaptionPair]) -> ImageMeans:
         if are_unspaced(pair.hypothesis.replace(" ", "") for pair in pairs):
             raise MetricError("METEOR has paraphrases of English only; these captions are in a script without spaces")
         java = find_java()
@@ -160,7 +145,7 @@ class METEOR(CaptionScore):
         except (OSError, ValueError) as error:
             meteor.lock.release()  # held by compute_score, and awaited when `meteor` is deleted
             raise MetricError(f"METEOR ended without scores: {error}") from None
-        return MeteorScores(100 * corpus, 100 * np.array(by_image))
+        return ImageMeans("meteor", 100 * np.array(by_image), offset=100 * (corpus - np.mean(by_image)))
 
 
 def _one_line(caption: str) -> str:
@@ -294,6 +279,52 @@ class Endings(GatheredMetric):
         """Return the scores of all captions so far."""
         items = self.items()
         return scalars(ending_rates([words for words, _ in items], [ended for _, ended in items]))
+
+
+class _AttentionScore(Metric):
+    """Mean score of attention maps at words whose objects have ground-truth boxes, in percent.
+
+    `compute` returns the score of the `model`, and of two maps that ignore the image: `uniform` weights, and a Gaussian
+    around the `center`.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    score: Literal["hit", "correctness"]
+    """Of a map, in an `AttentionHit`."""
+    sums: Tensor
+    words: Tensor
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.add_state("sums", torch.zeros(len(MAPS), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("words", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, words: Iterable[GroundedWord]) -> None:
+        """Add attention maps at words, with the boxes of the words' objects."""
+        for hits in map(compare_maps, words):
+            self.sums += torch.tensor([getattr(getattr(hits, name), self.score) for name in MAPS]).to(self.sums)
+            self.words += 1
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return the means over all words so far; 0 without words."""
+        return dict(zip(MAPS, 100 * self.sums / self.words.clamp(min=1), strict=True))
+
+
+class PointingGame(_AttentionScore):
+    """Pointing game (Zhang et al. 2016): rate of maps whose maximum lies in a box of the object.
+
+    Of several equal maxima, the fraction that lies in a box counts.
+    """
+
+    score = "hit"
+
+
+class AttentionCorrectness(_AttentionScore):
+    """Attention correctness (Liu et al. 2017): fraction of the attention inside the boxes of the object."""
+
+    score = "correctness"
 
 
 def scalars(values: Mapping[str, float]) -> dict[str, Tensor]:
