@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from showattendtell.results.model_card import model_card
+from showattendtell.results.tables import model_card
 from showattendtell.visualization.rendering import escape_markdown
 
 MARKDOWN = MarkdownIt("commonmark", {"linkify": False}).enable("table")

@@ -122,6 +122,12 @@ class EvaluationRun(NamedTuple):
         """Return a generated caption as a sentence."""
         return self.vocabulary.tokenizer.detokenize(words)
 
+    def in_words(self, captions: dict[Path, list[str]]) -> MatchedCaptions[list[str]]:
+        """Return captions of all images of the split, as sentences under any name, with the reference captions; both
+        as words for the scorers."""
+        references = reference_sentences(self.examples)
+        return in_words(MatchedCaptions([*references], [*references.values()], captions), self.tokenizer)
+
     @property
     def examples(self) -> tuple[Example, ...]:
         """The examples of the split."""
@@ -328,8 +334,7 @@ def score(run: EvaluationRun, captions_by_image: Captions, clip: Clip | None = N
     # by rank: the first caption of each image, the second, ...
     ranks = [[run.sentence(caption) for caption in rank] for rank in zip(*captions_by_image.values(), strict=False)]
     files = {Path(f"caption {rank} of each image"): sentences for rank, sentences in enumerate(ranks, start=1)}
-    references = list(reference_sentences(run.examples).values())
-    corpus = in_words(MatchedCaptions(images, references, files), run.tokenizer)
+    corpus = run.in_words(files)
     print_notes(corpus.notes)
     hypotheses, *others = corpus.hypotheses.values()
     result = measure(hypotheses, corpus.references, list(filter(is_caption_metric, run.metrics)))

@@ -27,7 +27,7 @@ from showattendtell.images.reading import Photograph, as_image, find_images, nam
 from showattendtell.loading.hub import BUNDLED
 from showattendtell.loading.models import IN_MEMORY, LoadedModel, load_models, save_model_folder
 from showattendtell.models.kernels.parallel import plain_torch
-from showattendtell.results.model_card import model_card
+from showattendtell.results.tables import model_card
 from showattendtell.runtime.files import new_folder
 from showattendtell.runtime.memory import paused_collection
 from showattendtell.settings import PositiveInt, Seed, checked
@@ -167,8 +167,8 @@ class CaptioningPipeline(ModelHubMixin):
         save_model_folder(self.models[0], save_directory)
 
     def generate_model_card(self, *args: Any, **about: Any) -> ModelCard:
-        """Return the model card. The arguments are those of `results.model_card`, which `save_pretrained` takes as
-        `model_card_kwargs`."""
+        """Return the model card. The arguments are those of `results.tables.model_card`; `save_pretrained` takes them
+        as `model_card_kwargs`."""
         card = {**self.models[0].metadata, "encoder": self._first.encoder.describe()}
         return ModelCard(model_card(card, **about))
 

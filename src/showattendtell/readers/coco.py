@@ -107,7 +107,13 @@ def _build(
     return dataset
 
 
-_NAMES = """
+def entries(text: str) -> dict[str, str]:
+    """Return what stands after each name of a text such as `person: man, woman; car`."""
+    parts = (entry.partition(": ") for entry in " ".join(text.split()).split("; "))
+    return {name: rest for name, _, rest in parts}
+
+
+SYNONYMS = entries("""
 person: man, woman, boy, girl, child, kid, baby, toddler, guy, lady, gentleman, adult, player, rider, skier,
 snowboarder, skateboarder, surfer, batter, pitcher, catcher, cyclist, biker, pedestrian, skater, chef, officer,
 policeman, fireman; bicycle: bike; car; motorcycle: motorbike, motor bike, motor cycle; airplane: plane, aeroplane,
@@ -121,10 +127,7 @@ carrot; hot dog: hotdog; pizza; donut: doughnut; cake; chair; couch: sofa; potte
 dining table: table; toilet; tv: television; laptop: laptop computer; mouse; remote: remote control; keyboard; cell
 phone: cellphone, phone, smartphone; microwave; oven; toaster; sink; refrigerator: fridge; book; clock; vase;
 scissors; teddy bear: teddy; hair drier: hair dryer, blow dryer; toothbrush
-"""
-
-_ENTRIES = [entry.partition(": ") for entry in " ".join(_NAMES.split()).split("; ")]
-SYNONYMS = {category: synonyms for category, _, synonyms in _ENTRIES}
+""")
 """The 80 categories of the instances in their order, with their synonyms in captions, in the singular."""
 
 CATEGORIES = tuple(SYNONYMS)
@@ -232,11 +235,14 @@ def find_names(words: Sequence[str], names: Mapping[Name, Category]) -> Iterator
 
 def names_of(category: str) -> set[Name]:
     """Return all names of a category, singular and plural."""
-    names = set[Name]()
-    for name in f"{category}, {SYNONYMS.get(category, '')}".split(", "):
-        if words := tokenize(name):
-            names |= {words, (*words[:-1], plural(words[-1]))}
-    return names
+    names = f"{category}, {SYNONYMS.get(category, '')}".split(", ")
+    return {form for name in names for form in forms(name)}
+
+
+def forms(name: str) -> set[Name]:
+    """Return the singular and the plural of a name; none of one without words."""
+    words = tokenize(name)
+    return {words, (*words[:-1], plural(words[-1]))} if words else set()
 
 
 def plural(noun: str) -> str:

@@ -1,6 +1,8 @@
-"""Tables: of data sets and scores for the terminal, and of results as Markdown, LaTeX and HTML."""
+"""Tables: of data sets and scores for the terminal, and of results as Markdown, LaTeX and HTML; the model card, which
+says how a published model was trained, what it scores, and its limitations."""
 
 import csv
+import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,13 +10,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from markupsafe import Markup
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from showattendtell.errors import UserError, printable
 from showattendtell.metrics.bootstrap import Comparison
-from showattendtell.results.files import Result, run_name
+from showattendtell.results.files import Result, read_result, run_name
 from showattendtell.text.tokenizers import describe_unspaced
 from showattendtell.text.vocabulary import Vocabulary
 from showattendtell.types import Dataset
@@ -289,3 +292,40 @@ def _cells(row: TableRow, columns: Sequence[str]) -> list[str]:
     if seeds == 1:  # a single run, or a single ensemble, whose models have seeds
         seeds = len({model.seed for model in row.results[0].models})
     return [*(str(row.figures.get(column, "-")) for column in columns), str(seeds or "")]
+
+
+def model_card(
+    card: Mapping[str, Any],
+    name: str = "",
+    license: str = "",
+    results: str | Path | Sequence[str | Path] = (),
+    data: str = "",
+    limitations: Sequence[str] = (),
+    note: str = "",
+) -> str:
+    """Return the model card of a model as Markdown. Texts of the checkpoint and of result files are escaped.
+
+    Args:
+        card: metadata of the model's checkpoint.
+        name: of the model; by default the data set that it was trained on and its attention.
+        license: of the weights, by its name on the hub.
+        results: result files of `evaluate`, whose scores are shown.
+        data: a sentence on who made the data, and under which terms.
+        limitations: of this model, in addition to those of all models of its kind.
+        note: what users should know, as the rest of a sentence about the model ("was trained on drawn shapes"). The
+            commands that caption photographs print it.
+    """
+    files = [results] if isinstance(results, str | Path) else results
+    choices = card["choices"]
+    default_name = f"{choices.get('dataset', 'own data')}, {choices.get('attention', 'own')} attention"
+    return fill(
+        "model_card.md",
+        card=card,
+        name=Markup(name) or default_name,
+        license=Markup(license or "unknown"),
+        data=Markup(data),
+        limitations=map(Markup, limitations),
+        note=Markup(note),
+        note_as_yaml=Markup(json.dumps(note)),
+        results=[read_result(Path(file)) for file in files],
+    )

@@ -28,7 +28,7 @@ from showattendtell.errors import UserError, did_you_mean
 from showattendtell.runtime.files import atomic_write, open_regular, write_errors
 from showattendtell.settings import PictureStyle
 from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.rendering import DARKEST, UNGATED
+from showattendtell.visualization.rendering import DARKEST, UNGATED, scaled
 
 logging.getLogger(font_manager.__name__).setLevel(logging.ERROR)  # of FALLBACKS most systems have one or two
 
@@ -172,7 +172,7 @@ def heatmap_figure(photograph: Image.Image, caption: Caption, seen: Box, style: 
     columns = math.ceil(len(places) / rows)
     panel = style.width / columns if style.width else PANEL
     scale, edge = panel / PANEL, (1 - FILLED) / 2
-    small = _scale(photograph, min(1.0, SHARP * panel * dpi / max(photograph.size)))
+    small = scaled(photograph, min(1.0, SHARP * panel * dpi / max(photograph.size)))
     high, title_height = FILLED * panel * min(photograph.height / photograph.width, MOST_HIGH), TITLE * scale
     height = (high + title_height) * rows + CAPTION * scale
     # Not pyplot, which would need a display, or change the plots of the user's notebook.
@@ -203,7 +203,7 @@ def animation(photograph: Image.Image, caption: Caption, seen: Box, style: Pictu
     fit = min(1.0, ANIMATED_SIDE / side)
     wanted = style.width * dpi / photograph.width if style.width else fit * dpi / ANIMATED_DPI
     scale = min(1.0, MOST_ANIMATED / side, wanted)
-    small = _scale(photograph, scale)
+    small = scaled(photograph, scale)
     zoom = scale / fit
     width = max(small.width, round(ANIMATED_WIDTH * zoom))
     lines = Text(caption.marked).wrap(Console(), round(width / zoom) // CELL - 1)  # also breaks text without spaces
@@ -236,11 +236,6 @@ def _places(words: Sequence[str], style: PictureStyle) -> list[int | None]:
     """Return what the panels of a figure and the frames of an animation show: the photograph (None), then the maps of
     these words."""
     return [None, *(place for place, word in enumerate(words) if style.words is None or word in style.words)]
-
-
-def _scale(photograph: Image.Image, scale: float) -> Image.Image:
-    width, height = (max(1, round(side * scale)) for side in photograph.size)
-    return photograph.convert("RGB").resize((width, height))
 
 
 def _show_map(

@@ -20,11 +20,11 @@ from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.metrics.attention import CONTENT, word_class
-from showattendtell.readers.coco import CATEGORIES, SYNONYMS, plural
+from showattendtell.readers.coco import CATEGORIES, names_of
 from showattendtell.runtime.files import atomic_write, expand_home, write_errors
 from showattendtell.settings import Dpi, Inches, PictureStyle, PositiveInt, Text, checked
 from showattendtell.types import Box, CaptionOutput
-from showattendtell.visualization.rendering import DARKEST, UNGATED, fill
+from showattendtell.visualization.rendering import DARKEST, UNGATED, fill, scaled
 
 PICTURES = ("png", "svg", "pdf", "gif", "webp")
 """Formats of pictures."""
@@ -237,8 +237,7 @@ def make_entry(
         measures["disagreement"] = disagreement([output.words for output in outputs])
     photograph = outputs[0].photograph
     scale, content = min(1.0, LONGEST_SIDE / max(photograph.size)), BytesIO()
-    width, height = (max(1, round(side * scale)) for side in photograph.size)
-    photograph.resize((width, height)).save(content, "WEBP", quality=QUALITY, method=4)
+    scaled(photograph, scale).save(content, "WEBP", quality=QUALITY, method=4)
     picture = f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}"
     copy = Image.open(content)  # keeps the compressed bytes only, until its pixels are used
     reduced = [replace(output, photograph=copy) for output in outputs]
@@ -273,8 +272,7 @@ def render(page: Page, template: str = "page.html") -> str:
 @cache
 def _nouns() -> set[str]:
     """Return the names of COCO's categories, of several words the last; without the fruit that is mostly a color."""
-    singular = {name.split()[-1] for name in ", ".join([*CATEGORIES, *filter(None, SYNONYMS.values())]).split(", ")}
-    return {*singular, *map(plural, singular)} - {"orange"}
+    return {name[-1] for category in CATEGORIES for name in names_of(category)} - {"orange"}
 
 
 def first_noun(words: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image
 
 DARKEST = 0.15
 """Brightness of the photograph where the attention is 0."""
@@ -16,6 +17,12 @@ UNGATED = 0.995
 FOLDER = Path(__file__).parent
 EXAMPLES = FOLDER / "examples"
 """The photographs that pages offer to try, which `upload.html` describes: from COCO 2017, licensed CC BY 2.0."""
+
+
+def scaled(photograph: Image.Image, scale: float) -> Image.Image:
+    """Return a photograph at another size; its sides have one pixel at least."""
+    width, height = (max(1, round(side * scale)) for side in photograph.size)
+    return photograph.resize((width, height))
 
 
 def fill(template: str | Path, **content: object) -> str:

@@ -13,8 +13,7 @@ from torch.nn.functional import normalize
 
 from showattendtell.datamodules.datasets import ImageSource
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunMetric, RunScores
-from showattendtell.inference.predictions import evenly_spaced, read_grids, reference_sentences
-from showattendtell.loading.matching import MatchedCaptions, in_words
+from showattendtell.inference.predictions import evenly_spaced, read_grids
 from showattendtell.metrics.bootstrap import corpus_scores
 from showattendtell.metrics.ngrams import Ngram, SentenceCIDErD, Weighted, count_ngrams
 from showattendtell.metrics.tokenizers import Words
@@ -54,13 +53,11 @@ def score_baselines(run: EvaluationRun) -> dict[str, dict[str, Any]]:
     """Return the scores of each baseline, by their names in result files."""
     from showattendtell.metrics.classes import METRICS, measure  # torchmetrics takes seconds to import
 
-    references = reference_sentences(run.examples)
     train = run.dataset.split("train")
     typical = TypicalCaptions([_words(example) for example in evenly_spaced(train, MOST_IMAGES)])
     constant = run.sentence(typical.best_constant())
     nearest = [run.sentence(typical.consensus(_words(train[i]))) for i in find_nearest(run, train)]
-    sentences = {Path("constant"): [constant] * len(nearest), Path("nearest"): nearest}
-    corpus = in_words(MatchedCaptions(list(references), list(references.values()), sentences), run.tokenizer)
+    corpus = run.in_words({Path("constant"): [constant] * len(nearest), Path("nearest"): nearest})
     names = [name for name in run.metrics if name in METRICS]
     scores: dict[str, dict[str, Any]] = {
         str(file): corpus_scores(measure(hypotheses, corpus.references, names).measured.values())

@@ -20,15 +20,15 @@ from showattendtell.inference.evaluator import Captions, EvaluationRun, RunMetri
 from showattendtell.metrics.attention import CONTENT, word_class
 from showattendtell.metrics.classes import GatheredMetric, scalars
 from showattendtell.metrics.tokenizers import Caption, Words, split_captions
-from showattendtell.readers.coco import CATEGORIES, PLURALS, Name, find_names, names_of, plural
+from showattendtell.readers.coco import CATEGORIES, PLURALS, Name, entries, find_names, forms, names_of, plural
 from showattendtell.results.tables import Labels
-from showattendtell.text.tokenizers import PlainTokenizer, tokenize
+from showattendtell.text.tokenizers import PlainTokenizer
 from showattendtell.types import Caption as ReferenceCaption
 
 Names = Mapping[Name, str]
 """The object of each name, by the words of the name; empty for a name such as "train track" that is not an object."""
 
-_SYNONYMS = """
+WIDER_SYNONYMS = entries("""
 person: male female mother father parent son daughter brother sister husband wife grandmother grandfather infant
 newborn teen teenager youth passenger driver worker soldier cop firefighter cowboy bride groom student teacher doctor
 nurse athlete golfer swimmer runner dancer singer musician drummer guitarist artist painter performer hiker climber
@@ -72,14 +72,11 @@ mouse: computer-mouse;
 keyboard: computer-keyboard;
 cell phone: mobile-phone telephone;
 oven: stove stovetop stove-top-oven
-"""
-
-_ENTRIES = [entry.partition(": ") for entry in " ".join(_SYNONYMS.split()).split("; ")]
-WIDER_SYNONYMS = {category: synonyms.split() for category, _, synonyms in _ENTRIES}
+""")
 """Further synonyms of COCO's categories, in the singular, with hyphens within a name. They are ours, chosen by the
 categories' names and hyponyms; the list of Rohrbach et al. differs in rare words."""
 
-NO_OBJECTS = ("home plate", "train track")
+NO_OBJECTS = ("home plate", "train track", "baby animal", "adult animal", "baby cub", "adult cub")
 SEATS = ("seat", "seats")
 ANIMALS = ("bird", "cat", "dog", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe")
 
@@ -92,16 +89,9 @@ def coco_names() -> dict[Name, str]:
     """
     names = {name: category for category in CATEGORIES for name in names_of(category)}
     for category, synonyms in WIDER_SYNONYMS.items():
-        names |= {name: category for synonym in synonyms for name in _forms(synonym.replace("-", " "))}
-    names |= {name: animal for animal in ANIMALS for age in ("baby", "adult") for name in _forms(f"{age} {animal}")}
-    no_objects = (*NO_OBJECTS, "baby animal", "adult animal", "baby cub", "adult cub")
-    return names | {name: "" for phrase in no_objects for name in _forms(phrase)}
-
-
-def _forms(name: str) -> tuple[Name, Name]:
-    """Return the singular and the plural of a name."""
-    *first, last = tokenize(name)
-    return (*first, last), (*first, plural(last))
+        names |= {name: category for synonym in synonyms.split() for name in forms(synonym.replace("-", " "))}
+    names |= {name: animal for animal in ANIMALS for age in ("baby", "adult") for name in forms(f"{age} {animal}")}
+    return names | {name: "" for phrase in NO_OBJECTS for name in forms(phrase)}
 
 
 Mention = tuple[int, str]
