@@ -15,7 +15,7 @@ import showattendtell
 from showattendtell import metrics
 from showattendtell.__main__ import COMMANDS
 from showattendtell.config.command_line import config_folders
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import compose, read_command
 from showattendtell.config.help import Setting, explain, find_listed
 
 RECIPES = ("experiment", "sweep", "variant")
@@ -59,7 +59,7 @@ for _file in sorted(EXTENSIONS.glob("*/[!_]*.py")):
 @cache
 def reference_pages() -> dict[str, str]:
     """The Markdown of each page by its path under docs/."""
-    groups = find_listed("train", compose("train", with_hydra=True).hydra.runtime.choices)
+    groups = find_listed("train", read_command("train", [])[0].hydra.runtime.choices)
     pages = {f"reference/commands/{name}.md": _command_page(name, groups) for name in COMMANDS}
     pages |= {f"reference/{_page(group)}": _group_page(group, options) for group, options in groups.items()}
     for title, (module, names) in CLASSES.items():
@@ -90,7 +90,7 @@ def _command_page(name: str, shared: Mapping[str, list[str]]) -> str:
     """Usage, config groups and settings; the settings of an option are on the page of its group."""
     if not any(Path(folder, f"{name}.yaml").is_file() for folder in config_folders()):
         return f"# {name}\n\n`showattendtell {name}`: {COMMANDS[name]}. It takes no settings.\n"
-    config = compose(name, complete=False, with_hydra=True)
+    config = read_command(name, [], complete=False)[0]
     chosen: Any = config.hydra.runtime.choices
     groups = find_listed(name, chosen)
     usage, *about = config.hydra.help.header.strip().split("\n\n")

@@ -8,8 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from showattendtell.runtime.memory import paused_collection
-from showattendtell.runtime.threads import limit_threads
+from showattendtell.runtime.resources import limit_threads, paused_collection
 
 limit_threads()
 

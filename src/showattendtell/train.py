@@ -1,42 +1,23 @@
 """Train a captioner, and write its best and last checkpoint, its curves and its log into the run's folder."""
 
 import math
-import os
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 from omegaconf import DictConfig
 
-from showattendtell.config.command_line import MULTIRUN, Arguments, as_argument, as_command, quoted, value_of
+from showattendtell.config.command_line import as_argument, as_command
 from showattendtell.config.entry_point import entry_point, run_folder, search_root
 from showattendtell.config.schemas import TrainSettings
-from showattendtell.errors import UserError
 from showattendtell.loading.hub import check_root
 from showattendtell.runtime.files import BEST, LAST, LOG
-from showattendtell.runtime.launched import adopt_task, is_launched
+from showattendtell.runtime.launched import adopt_task
 
 
-def with_folder(given: Arguments) -> Arguments:
-    """Add the folder of the run that `resume` names, so that Hydra makes none; in other processes of torchrun or SLURM
-    than the first, the working folder."""
-    adopt_task()
-    resume = value_of("resume", given.overrides)
-    if is_launched() and os.environ["RANK"] != "0":
-        folder = Path()
-    elif not isinstance(resume, str) or "${" in resume:  # which Hydra resolves later
-        return given
-    elif MULTIRUN & set(given.flags):
-        raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
-    else:
-        from showattendtell.training.resume import run_of
-
-        folder = run_of(resume)
-    return given._replace(overrides=[*given.overrides, f"hydra.run.dir={quoted(str(folder))}"])
-
-
-def restored(config: DictConfig) -> DictConfig:
-    """Return the configuration of the run that `resume` names, changed by this command line, if it names one."""
+def restored(config: DictConfig) -> Mapping[str, Any]:
+    """Return the settings of the run that `resume` names, changed by this command line, if it names one."""
     if not isinstance(config.resume, str):
         return config
     from showattendtell.training.resume import restore
@@ -44,9 +25,10 @@ def restored(config: DictConfig) -> DictConfig:
     return restore(config)
 
 
-@entry_point("train", expand=with_folder, restore=restored)
+@entry_point("train", restore=restored)
 def main(settings: TrainSettings) -> float:
     """Return the best value of the metric `monitor`: BLEU-4 in percent, CIDEr, or the loss per word."""
+    adopt_task()
     if not settings.resume:  # a finished run needs no data
         check_root(settings.dataset)
     from showattendtell.training.launcher import launch

@@ -11,7 +11,6 @@ from runs import Run, assert_done
 
 from showattendtell.config.compose import as_settings
 from showattendtell.config.instantiate import build, find_source
-from showattendtell.config.trust import literal
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.inference import predictions as evaluation
@@ -40,7 +39,7 @@ def test_validation_by_several_processes_gives_the_figures_of_one(
 ):
     """10 images make 4 batches, 2 or 1, also for more processes than batches."""
     restored = load_model(str(checkpoint), "cpu", BeamSearch())
-    config, model = as_settings(literal(restored.record)), restored.module
+    config, model = as_settings(restored.record), restored.module
     module = build_module(config, model.encoder, model.vocabulary, {})
     module.load_state_dict(model.state_dict())
     source, dataset = find_source(restored.settings, build(config.dataset), module.encoder, "test")

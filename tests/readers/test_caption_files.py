@@ -59,7 +59,10 @@ def test_the_faults_of_all_files_are_reported_at_once(tmp_path: Path):
         "folder cannot be read (it is a folder)",
         "empty is empty",
         "pipe cannot be read (it is a pipe or device)",
-        *("picture.jpg is not UTF-8 text (byte 0)", "convert it to UTF-8 (in Excel: CSV UTF-8)"),
+        *(
+            "picture.jpg is not UTF-8 text (byte 0)",
+            "convert it (in Excel: CSV UTF-8, in Python: to_csv(index=False) of the pandas table)",
+        ),
         "nowhere does not exist",
     ]
 

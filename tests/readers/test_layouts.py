@@ -244,7 +244,7 @@ def link_to_nothing(path: Path) -> None:
     [
         (
             lambda root: (put(root), (root / "sheet.xlsx").touch()),
-            "sheet.xlsx is no text; save it as captions.csv with",
+            r"if they are in .*own/sheet.xlsx, save them as captions.csv \(in Excel: CSV UTF-8, in Python: to_csv",
         ),
         (put, "no captions were found in .*dataset.captions="),
         (lambda root: write(root / "images.zip", "x"), "holds no images; unpack them, or set dataset.images"),

@@ -83,7 +83,8 @@ class Arguments(NamedTuple):
 
     @property
     def is_sweep(self) -> bool:
-        return bool(MULTIRUN & set(self.flags)) or any(line.startswith("sweep=") for line in self.overrides)
+        is_multirun = MULTIRUN & {*self.flags} or "hydra.mode=MULTIRUN" in self.overrides
+        return bool(is_multirun) or any(line.startswith("sweep=") for line in self.overrides)
 
 
 def parse(command: str, arguments: Iterable[str], positional: str = "") -> Arguments:
@@ -199,21 +200,15 @@ def _split(arguments: Sequence[str], positional: str) -> Arguments:
     return Arguments(flags, settings)
 
 
-def value_of(name: str, settings: Iterable[str]) -> Any:
-    """Return the value of a setting in Hydra's form; None if it is not given, or cannot be parsed."""
-    for setting in settings:
-        if setting.lstrip("+").startswith(f"{name}="):
-            with suppress(HydraException):
-                return OverridesParser.create().parse_override(setting).value()
-    return None
-
-
 def searchpath(settings: Iterable[str]) -> list[str]:
     """Return the user's own folders of options, which `hydra.searchpath` names."""
-    lines = [line for line in settings if line.startswith("hydra.searchpath=")]
-    named = [value_of("hydra.searchpath", [line]) for line in lines]
-    folders = [str(folder) for value in named for folder in (value if isinstance(value, list) else [value])]
-    return list(dict.fromkeys(os.path.abspath(folder.removeprefix("file://")) for folder in folders))
+    folders = list[Any]()
+    for line in settings:
+        if line.startswith("hydra.searchpath="):
+            with suppress(HydraException):  # which is reported later
+                value = OverridesParser.create().parse_override(line).value()
+                folders += value if isinstance(value, list) else [value]
+    return list(dict.fromkeys(os.path.abspath(str(folder).removeprefix("file://")) for folder in folders))
 
 
 def check_names(own: Iterable[str]) -> None:

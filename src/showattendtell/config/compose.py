@@ -3,7 +3,7 @@
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -20,12 +20,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from showattendtell.config.command_line import admit, config_folders, find_groups, find_options, parse, searchpath
 from showattendtell.config.schemas import TrainSettings
-from showattendtell.config.validation import TARGET, raise_errors, sentence, to_plain, validate, with_defaults
+from showattendtell.config.validation import TARGET, raise_errors, read_settings, sentence, to_plain, with_defaults
 from showattendtell.errors import UserError, did_you_mean, first_line
 from showattendtell.settings import Node, format_value, is_part, join, leaves, may_differ
 
 # Hydra 1.3 announces that options named as those of a plugin, which only set other defaults, will need a defaults list
 warnings.filterwarnings("ignore", r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema", UserWarning)
+
+Restore = Callable[[DictConfig], Mapping[str, Any]]
 
 DEFAULT = "its default"  # shown for a setting that a configuration does not contain
 MODEL = ("encoder", "attention", "decoder")  # the groups of settings that shape the model
@@ -57,49 +59,69 @@ def mixed_precision() -> str | None:
 OmegaConf.register_new_resolver("mixed_precision", mixed_precision, replace=True)
 
 
-def compose(command: str, arguments: Sequence[str] = (), complete: bool = True, with_hydra: bool = False) -> DictConfig:
+def without_hydra(config: DictConfig) -> DictConfig:
+    """Return a composed configuration without Hydra's own node."""
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+
+
+def compose(command: str, arguments: Sequence[str] = (), complete: bool = True) -> DictConfig:
     """Return the checked configuration of a command that does not run.
 
     Args:
         arguments: its arguments, as typed or in Hydra's form.
         complete: whether a setting without a value is an error.
-        with_hydra: whether to include the node `hydra`.
 
     Raises:
         UserError: with all errors in the arguments.
     """
-    lines, store = parse(command, arguments).overrides, ConfigStore.instance()
+    config, _ = read_command(command, parse(command, arguments).overrides, complete)
+    return without_hydra(config)
+
+
+def read_command(
+    command: str, lines: Sequence[str], complete: bool = True, restore: Restore = without_hydra
+) -> tuple[DictConfig, dict[str, Any]]:
+    """Compose the configuration of a command, and return it with Hydra's own node, and its checked settings.
+
+    Args:
+        lines: its arguments in Hydra's form.
+        complete: whether a setting without a value is an error.
+        restore: function that returns the configuration to check.
+
+    Raises:
+        UserError: with all errors in the arguments.
+    """
+    store = ConfigStore.instance()
     running, admitted = GlobalHydra.instance().hydra, store.load("base/typed.yaml").node  # of another command
     GlobalHydra.instance().clear()
     admit(lines)
     try:
         with initialize_config_dir(config_folders()[0], version_base=None):
-            config, errors = check(command, lines, complete)
+            config, settings, errors = _compose(command, lines, complete, restore)
     finally:
         store.store("typed", admitted, "base", "_global_")
         if running:
             GlobalHydra.instance().initialize(running)
     raise_errors(errors)
-    if not with_hydra:
-        OmegaConf.set_struct(config, False)  # Hydra composes in struct mode, which forbids to remove a node
-        config.pop("hydra")
-    return config
+    return config, settings
 
 
-def check(command: str, lines: Sequence[str], complete: bool = True) -> tuple[DictConfig, list[str]]:
-    """Compose a configuration in an initialized Hydra; also return all errors in the overrides."""
+def _compose(
+    command: str, lines: Sequence[str], complete: bool, restore: Restore
+) -> tuple[DictConfig, dict[str, Any], list[str]]:
+    """Return as `read_command`, in an initialized Hydra, and all errors in the lines."""
     try:
         config = compose_overrides(command, list(lines), return_hydra_config=True)
-        return config, validate(config, complete)
     except (HydraException, ValueError) as error:
         faulty = find_faulty(lines)
         if not faulty:  # such as choices that are wrong together
-            return DictConfig({}), [sentence(error)]
-    # without these lines, the others can be checked too
-    groups = tuple(f"{line.partition('=')[0]}." for line in faulty)
-    rest = [line for line in lines if line not in faulty and not line.startswith(groups)]
-    config, errors = check(command, rest, complete=False)
-    return config, [*faulty.values(), *errors]
+            return DictConfig({}), {}, [sentence(error)]
+        # without these lines, the others can be checked too
+        groups = tuple(f"{line.partition('=')[0]}." for line in faulty)
+        rest = [line for line in lines if line not in faulty and not line.startswith(groups)]
+        config, settings, errors = _compose(command, rest, False, restore)
+        return config, settings, [*faulty.values(), *errors]
+    return config, *read_settings(restore(config), complete)
 
 
 def find_faulty(lines: Sequence[str], is_sweep: bool = False) -> dict[str, str]:

@@ -11,15 +11,15 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
@@ -28,31 +28,28 @@ from rich.table import Table
 
 from showattendtell import __version__
 from showattendtell.config.command_line import COMPLETION, HELP, SHOW, Arguments, admit, config_folders, parse, quoted
-from showattendtell.config.compose import as_settings, compose, find_faulty
-from showattendtell.config.trust import TRUST, literal
+from showattendtell.config.compose import Restore, as_settings, find_faulty, read_command, without_hydra
+from showattendtell.config.trust import TRUST
 from showattendtell.config.validation import DEBUG, USER_ERRORS, checked, error_message, raise_errors
-from showattendtell.errors import UserError, safe_output
+from showattendtell.errors import safe_output
 from showattendtell.runtime.files import LINK, LOCK, LOG, atomic_write, lock_file, open_regular, write_errors
 from showattendtell.settings import metric_mode
 
 Task = Callable[[Any], Any]
 """The function of a command, which gets its settings."""
 
-Expand = Callable[[Arguments], Arguments]
-Restore = Callable[[DictConfig], DictConfig]
-
 NAMES_CLASS = re.compile(r"_target_=|metrics=.*\w\.\w")
 """An argument that names a class, which may be in a module of the working directory."""
 
 HYDRA = ".hydra"
-"""Folder of a run with its configuration and its command, as Hydra writes it."""
+"""Folder of a run with its configuration and its command, as Hydra names it."""
 
 RESULTS = "sweep.csv"
 """File in the folder of a sweep: the number, metric, its value and the settings of each run that has ended."""
 
 
 def entry_point(
-    name: str, positional: str = "", expand: Expand = lambda given: given, restore: Restore = lambda config: config
+    name: str, positional: str = "", restore: Restore = lambda config: config
 ) -> Callable[[Task], Callable[[], None]]:
     """Decorate the function of a command, which gets its settings: the result composes `NAME.yaml` with the command
     line, checks it, and calls the function with the typed settings.
@@ -61,13 +58,12 @@ def entry_point(
 
     Args:
         positional: the setting that collects positional arguments as a list.
-        expand: function that rewrites the arguments first.
         restore: function that rewrites the configuration before it is checked; not in sweeps.
     """
-    return lambda task: partial(run_command, name, task, positional, expand, restore)
+    return lambda task: partial(run_command, name, task, positional, restore)
 
 
-def run_command(name: str, task: Task, positional: str, expand: Expand, restore: Restore) -> None:
+def run_command(name: str, task: Task, positional: str, restore: Restore) -> None:
     """Answer `--version`, `--help` and shell completion, or run the task of a command. See `entry_point`."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of a home that cannot be written
     # torch creates half a million objects that stay; scanning them every 700 allocations takes a second
@@ -85,40 +81,41 @@ def run_command(name: str, task: Task, positional: str, expand: Expand, restore:
 
             print(help_page(name, [argument for argument in typed if argument not in HELP], positional))
         else:
-            given = expand(parse(name, typed, positional))
-            if SHOW & set(given.flags) and not given.is_sweep:  # Hydra shows a configuration unchecked
-                compose(name, given.overrides, complete=False)
-            sys.argv[1:] = [*given.flags, *given.overrides]
-            admit(given.overrides)
-            # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
-            main = hydra.main(config_path=config_folders()[0], config_name=name, version_base=None)
-            try:
-                main(partial(run_task, task, restore, os.getcwd()))()
-            except (HydraException, ValueError):  # Hydra raises both for overrides; report everything that is wrong
-                if given.is_sweep:
-                    raise_errors(list(find_faulty(given.overrides, is_sweep=True).values()))
-                else:
-                    compose(name, given.overrides, complete=False)
-                raise
-            except OSError as error:  # of the folder that Hydra makes: a run reports its own
-                if given.is_sweep or not error.filename:
-                    raise
-                advice = "set hydra.run.dir to another folder"
-                raise UserError(f"{error.filename} cannot be written ({error.strerror}); {advice}") from None
+            given = parse(name, typed, positional)
+            if given.is_sweep or {*SHOW, *COMPLETION} & {*given.flags}:
+                run_hydra(name, task, given)
+            else:
+                run_task(name, task, given.overrides, restore)
 
 
-def run_task(task: Task, restore: Restore, cwd: str, config: DictConfig) -> Any:
-    """Run the task with a checked configuration in the folder that Hydra made. Remove the folder if the task fails
-    before it writes anything there."""
-    if HydraConfig.get().mode == RunMode.MULTIRUN:
-        return _run_of_sweep(task, cwd, config)
-    # an error ends the process here: Hydra would print a line of its own before it
-    with report_errors():
-        try:
-            return task(as_settings(checked(restore(config))))
-        except BaseException:
-            discard_empty_run()
-            raise
+def run_hydra(name: str, task: Task, given: Arguments) -> None:
+    """Let Hydra run a sweep, show the configuration, or complete a command line."""
+    if given.is_sweep:
+        raise_errors(list(find_faulty(given.overrides, is_sweep=True).values()))
+    elif SHOW & set(given.flags):  # Hydra shows a configuration unchecked
+        read_command(name, given.overrides, complete=False)
+    sys.argv[1:] = [*given.flags, *given.overrides]
+    admit(given.overrides)
+    # an absolute path: Hydra resolves a relative one only for modules that are run as scripts
+    main = hydra.main(config_path=config_folders()[0], config_name=name, version_base=None)
+    main(partial(_run_of_sweep, task, os.getcwd()))()
+
+
+def run_task(name: str, task: Task, overrides: Sequence[str], restore: Restore) -> None:
+    """Run the task of a command with checked settings. Remove the folder of a run if the task fails before it writes
+    anything there."""
+
+    def restored(config: DictConfig) -> Mapping[str, Any]:
+        config.hydra.runtime.output_dir = os.path.abspath(config.hydra.run.dir)
+        HydraConfig.instance().set_config(config)
+        return restore(without_hydra(config))
+
+    _, settings = read_command(name, overrides, restore=restored)
+    try:
+        task(as_settings(settings))
+    except BaseException:
+        discard_empty_run()
+        raise
 
 
 def _run_of_sweep(task: Task, cwd: str, config: DictConfig) -> Any:
@@ -161,10 +158,8 @@ class Sweep(Callback):
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and end the processes of runs
         space = [f"{name}={value}" for name, value in (config.hydra.sweeper.get("params") or {}).items()]
-        typed = unresolved(config.hydra.overrides.task)
-        admit([*typed, *space])
+        admit([*unresolved(config.hydra.overrides.task), *space])
         with report_errors():  # Hydra would turn an error of a callback into a warning
-            raise_errors(list(find_faulty(typed, is_sweep=True).values()))
             folder = os.path.abspath(config.hydra.sweep.dir)
             with write_errors(Path(folder), "set hydra.sweep.dir to another folder"):
                 os.makedirs(folder, exist_ok=True)
@@ -180,15 +175,13 @@ class Sweep(Callback):
         file = Path(config.hydra.sweep.dir, RESULTS)
         if config.hydra.runtime.choices["hydra/sweeper"] != "basic" or not file.is_file():
             return  # a search reports its study
-        with file.open(encoding="utf-8", newline="") as lines:
-            rows = {row[0]: row[1:] for row in csv.reader(lines)}  # a run that was resumed has its last row
-        metric = next(iter(rows.values()))[0]
-        common = set.intersection(*(set(settings) for _, _, *settings in rows.values()))
-        table = Table("run", "settings", metric)
-        values = {number: float(value) for number, (_, value, *_) in rows.items()}
-        for number in sorted(values, key=values.__getitem__, reverse=metric_mode(metric) == "max"):
-            own = [setting for setting in rows[number][2:] if setting not in common]
-            table.add_row(number, " ".join(own), f"{values[number]:.3f}")
+        with file.open(encoding="utf-8", newline="") as lines:  # a run that was resumed has its last row
+            runs = {number: (float(value), settings) for number, _, value, *settings in csv.reader(lines)}
+        common = set.intersection(*(set(settings) for _, settings in runs.values()))
+        table = Table("run", "settings", config.monitor)
+        is_maximized = metric_mode(config.monitor) == "max"
+        for number, (value, settings) in sorted(runs.items(), key=lambda run: run[1][0], reverse=is_maximized):
+            table.add_row(number, " ".join(each for each in settings if each not in common), f"{value:.3f}")
         Console(highlight=False, markup=False).print(table)
 
 
@@ -234,20 +227,19 @@ def discard_empty_run() -> None:
 
 
 def write_settings(record: Mapping[str, Any], folder: Path) -> None:
-    """Write the settings of a new run, the configuration of Hydra and its arguments, as Hydra does. Hydra itself would
-    write them into the folder of a finished run before the run is refused.
+    """Write the settings of a new run and its arguments. Hydra itself would write them into the folder of a finished
+    run before the run is refused.
 
     Raises:
         OSError: a file cannot be written; `filename` is its path.
     """
-    place, hydra = folder / HYDRA, HydraConfig.get()
+    place = folder / HYDRA
     place.mkdir(exist_ok=True)
     if place.is_symlink():
         raise OSError(errno.ELOOP, LINK, str(place))
-    contents = {"config": literal(record), "hydra": {"hydra": hydra}, "overrides": hydra.overrides.task}
-    for name, content in contents.items():
+    for name, content in {"config": record, "overrides": unresolved(HydraConfig.get().overrides.task)}.items():
         with atomic_write(place / f"{name}.yaml") as stream:
-            stream.write(OmegaConf.to_yaml(content).encode())
+            yaml.safe_dump(content, stream, encoding="utf-8", allow_unicode=True, sort_keys=False)
 
 
 def search_root() -> Path | None:

@@ -9,7 +9,7 @@ from jinja2 import Template
 from omegaconf import OmegaConf
 
 from showattendtell.config.command_line import config_folders, find_options, parse, searchpath
-from showattendtell.config.compose import compose
+from showattendtell.config.compose import read_command
 from showattendtell.config.signatures import Parameter, Signature, SignatureError
 from showattendtell.config.validation import TARGET, node_signature
 from showattendtell.settings import format_value, join
@@ -41,7 +41,7 @@ class Setting(NamedTuple):
 def help_page(command: str, given: Sequence[str] = (), positional: str = "") -> str:
     """Return the page of a command, with the values that are `given`."""
     overrides = parse(command, given, positional).overrides
-    config: Any = OmegaConf.to_container(compose(command, overrides, complete=False, with_hydra=True))
+    config: Any = OmegaConf.to_container(read_command(command, overrides, complete=False)[0])
     about = config.pop("hydra")
     chosen = about["runtime"]["choices"]
     groups = find_listed(command, chosen, searchpath(overrides))

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -39,7 +38,7 @@ def build(node: Node, **objects: Any) -> Any:
         UserError: for a value that the target rejects, or a target that cannot be imported.
     """
     try:
-        return _call({TARGET: node.target, **node.arguments}, objects)
+        return _call({TARGET: node.target, **node.arguments}, **objects)
     except (*USER_ERRORS, ReportedElsewhere):
         raise
     except Exception as error:  # of whatever class the target, or a library that it calls, refuses a value with
@@ -47,7 +46,7 @@ def build(node: Node, **objects: Any) -> Any:
         raise UserError(f"{node.path}: {reason}" if node.path else reason) from error
 
 
-def _call(value: Any, objects: Mapping[str, Any] = MappingProxyType({})) -> Any:
+def _call(value: Any, /, **objects: Any) -> Any:
     """Return plain data in which the parts are replaced by their objects. The outer one also gets `objects`."""
     if isinstance(value, list):
         return list(map(_call, value))

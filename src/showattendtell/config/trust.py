@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.metadata import distributions
@@ -11,9 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from showattendtell.config.command_line import config_folders, escaped
+from showattendtell.config.command_line import config_folders
 from showattendtell.config.validation import TARGET, find_targets
 from showattendtell.errors import UserError, printable
 from showattendtell.settings import CONTROL
@@ -69,19 +67,6 @@ def check_targets(settings: Any, file: str | Path, typed: Container[str] = ()) -
             )
 
 
-def literal(settings: Mapping[str, Any]) -> DictConfig:
-    """Return a stored configuration in which every text is literal: OmegaConf resolves no `${...}` in it."""
-
-    def literally(node: Any) -> Any:
-        if isinstance(node, Mapping):
-            return {key: literally(value) for key, value in node.items()}
-        if isinstance(node, list | tuple):
-            return [literally(value) for value in node]
-        return escaped(node) if isinstance(node, str) else node
-
-    return DictConfig(literally(settings))
-
-
 def check_content(content: Any, file: str | Path) -> None:
     """Raise a `UserError` unless stored metadata are plain numbers, texts, lists and dicts of a usual size, and no text
     has control characters: on a terminal they are commands."""
@@ -97,6 +82,10 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
         node, depth = nodes.pop()
         if isinstance(node, str):
             characters += len(node)
+            if CONTROL.search(node):
+                raise UserError(
+                    f"{file} was altered: {printable(node, 100)} has control characters; do not trust the file"
+                )
         elif isinstance(node, dict | list | tuple):
             values += len(node)
             inner = chain(node, node.values()) if isinstance(node, dict) else node
@@ -108,8 +97,6 @@ def _check_values(content: Any, file: str | Path, max_values: int, max_character
                 f"{file} was altered: it has more than {max_values:,} values or {max_characters:,} characters, or they "
                 f"are nested more than {DEPTH} deep; do not trust the file"
             )
-        if isinstance(node, str) and CONTROL.search(node):
-            raise UserError(f"{file} was altered: {printable(node, 100)} has control characters; do not trust the file")
 
 
 def _package(target: str) -> str:

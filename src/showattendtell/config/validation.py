@@ -43,7 +43,7 @@ RUN_FOLDER = "hydra.run.dir"
 SIMILAR = 0.75  # less alike names, as of 1 for equal ones, are no typing errors
 
 
-def checked(config: DictConfig) -> dict[str, Any]:
+def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of `read_settings`; raise a `UserError` that lists all errors."""
     settings, errors = read_settings(config)
     raise_errors(errors)
@@ -64,12 +64,9 @@ def read_settings(config: Mapping[str, Any], complete: bool = True) -> tuple[dic
     Args:
         config: composed by Hydra; or stored as plain data, whose texts are literal: no `${...}` is resolved.
     """
-    own, missing = config, set[str]()
+    missing = OmegaConf.missing_keys(config) if isinstance(config, DictConfig) else set[str]()
     try:
-        if isinstance(config, DictConfig):
-            own = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-            missing = OmegaConf.missing_keys(own)
-        plain = copy.deepcopy(to_plain(own))
+        plain = copy.deepcopy(to_plain(config))
     except OmegaConfBaseException as error:
         return {}, [sentence(error)]
     errors = [f"{key} is not set; give it as {key}=..." for key in sorted(missing) if complete]

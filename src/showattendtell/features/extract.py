@@ -39,7 +39,7 @@ from showattendtell.images.reading import read_pixels
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device, num_readers, rank
 from showattendtell.runtime.launched import end_with_parent
-from showattendtell.runtime.memory import keep_freed_memory
+from showattendtell.runtime.resources import keep_freed_memory
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx
 from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset

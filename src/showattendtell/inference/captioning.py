@@ -146,7 +146,8 @@ def caption_photographs(settings: CaptionSettings, images: Sequence[str], format
             write_new({folder / "index.html": render(Page(count, models, entries, note)).encode()})
         for file in files:
             file.close()
-    _print_all(f"note: {name} is not calibrated: its confidence is too high" for name in sorted(uncalibrated))
+    for kind in find_options("confidence"):
+        _print_all(f"note: {name} is not {kind}: its confidence is too high" for name in sorted(uncalibrated))
     if len(errors) < len(found.sources):
         _print_all([f"written to {folder}"])
     if errors:

@@ -13,7 +13,7 @@ from showattendtell.config.command_line import find_options
 from showattendtell.config.compose import as_record
 from showattendtell.config.instantiate import build, build_option, find_source
 from showattendtell.config.schemas import EvaluateSettings, EvaluationDataSettings, StoredSettings, as_list
-from showattendtell.config.validation import raise_errors, validate
+from showattendtell.config.validation import checked
 from showattendtell.datamodules.datasets import ImageSource, ImageSourceFactory
 from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, did_you_mean
@@ -68,7 +68,7 @@ def open_dataset(
     stored = reading_settings(trained, given, cache)
     node = stored.dataset
     assert node
-    raise_errors(validate({"dataset": as_record(node)}))
+    checked({"dataset": as_record(node)})
     is_drawn = node.target == SHAPES and given.root is None
     if is_drawn and not any(cache_folder(node.arguments.get("root")).glob("shapes-*")):
         # the checkpoint may come from a stranger and name any folder

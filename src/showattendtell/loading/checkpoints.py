@@ -40,9 +40,6 @@ ENCODER = "encoder."
 CONFIDENCE = "confidence"
 """Entry of a checkpoint with the tensors of its `Confidence`; in a model folder the prefix of their names."""
 
-CACHE = '${oc.env:SHOWATTENDTELL_CACHE,"~/.cache/showattendtell"}'
-"""The setting `cache` of a published model, resolved on the machine that uses it."""
-
 
 class _EncoderMetadata(TypedDict):
     preprocessing: dict[str, Any]
@@ -237,22 +234,21 @@ def write_model_folder(
 ) -> None:
     """Write `config.json` and `model.safetensors`, with matrices in half precision.
 
-    Of absolute paths in the configuration only the last part is kept.
+    Of absolute paths in the configuration only the last part is kept, and nothing of `cache`.
 
     Args:
         with_encoder: include the encoder's weights.
     """
-    config = {**without_folders(metadata["config"]), "cache": CACHE}
+    config = {**without_folders(metadata["config"]), "cache": None}
     if with_encoder:
         config["encoder"] = {**config["encoder"], "weights": "random"}
-    other_metadata = {name: value for name, value in metadata.items() if name != "config"}
     left_out = ("loss.",) if with_encoder else ("loss.", ENCODER)
     weights = {}
     for name, value in state.items():
         if not name.startswith(left_out):
             is_matrix = value.is_floating_point() and value.ndim > 1
             weights[name] = (value.half() if is_matrix else value).contiguous()
-    card = {"library_name": "showattendtell", **other_metadata, "config": config}
+    card = {"library_name": "showattendtell", **metadata, "config": config}
     text = json.dumps(card, indent=1, ensure_ascii=False)
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / WEIGHTS) as stream:

@@ -12,7 +12,7 @@ from showattendtell.config.compose import as_node, as_record, model_differences
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.config.schemas import InferenceAttentionSettings, StoredSettings
 from showattendtell.config.trust import check_targets
-from showattendtell.config.validation import raise_errors, sentence, validate
+from showattendtell.config.validation import checked, sentence, validate
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import CURVE_LIMIT, NAMES, Confidence
 from showattendtell.decoding.decoding import Decoding
@@ -20,7 +20,6 @@ from showattendtell.decoding.image_captioner import ImageCaptioner
 from showattendtell.errors import UserError, listed
 from showattendtell.images.reading import Preprocessing
 from showattendtell.loading.checkpoints import (
-    CACHE,
     CONFIDENCE,
     ENCODER,
     METADATA_KEY,
@@ -127,9 +126,8 @@ def _read_settings(metadata: Mapping[str, Any], path: str, attention: InferenceA
         raise UserError(f"the configuration in {path} is not valid in this version: {errors[0]}")
     nodes = as_node(parts)
     nodes["attention"] = nodes["attention"].changed(**vars(attention))
-    raise_errors(validate({"attention": as_record(nodes["attention"])}))
-    cache = None if stored.get("cache") == CACHE else stored.get("cache")
-    return StoredSettings(**nodes, cache=cache, seed=stored.get("seed", 1))
+    checked({"attention": as_record(nodes["attention"])})
+    return StoredSettings(**nodes, cache=stored.get("cache"), seed=stored.get("seed", 1))
 
 
 def _build_module(

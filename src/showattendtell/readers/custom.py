@@ -17,12 +17,13 @@ from pydantic import Field
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.images.names import Names, files_below, inside, is_photograph, open_folder, photographs
 from showattendtell.readers.assembly import assemble, check_images, find_image_folder, look_in, with_lists, with_splits
-from showattendtell.readers.formats import BINARY, PLAIN, TOKEN, find_delimiter, read_captions
+from showattendtell.readers.formats import PLAIN, TOKEN, find_delimiter, read_captions
 from showattendtell.runtime.files import open_regular, read_regular
-from showattendtell.runtime.memory import paused_collection
+from showattendtell.runtime.resources import paused_collection
 from showattendtell.settings import Fraction, Place, PositiveInt, Source
 from showattendtell.text.parsing import (
     COLUMNS,
+    CONVERT,
     SPLIT_OF_SPELLING,
     CaptionFile,
     Sentences,
@@ -65,7 +66,7 @@ def caption_files(root: Path) -> dict[str, Path]:
     beside = {os.path.splitext(file)[0] for file in files if is_photograph(file)}
     for file in files:
         base, suffix = os.path.splitext(file)
-        if suffix.lower() not in (*TEXTS, *BINARY) or base in beside:
+        if suffix.lower() not in TEXTS or base in beside:
             continue
         path = Path(file)
         depth = len(path.relative_to(root).parts)
@@ -92,14 +93,11 @@ def _split_of(path: Path, root: Path) -> str:
 
 def _holds_captions(path: Path) -> bool:
     """Return whether a file has captions with the names of images, by its first and last bytes."""
-    suffix = path.suffix.lower()
-    if suffix in BINARY:
-        return True
     with open_regular(path) as file:
         start = file.read(START)
         file.seek(max(os.fstat(file.fileno()).st_size - START, 0))
         texts = [part.decode("utf-8-sig", errors="replace") for part in (start, file.read())]
-    if "json" in suffix:
+    if "json" in path.suffix.lower():
         return bool(_BY_IMAGE.match(texts[0])) or any(map(_HAS_CAPTIONS.search, texts))
     first = texts[0].lstrip().partition("\n")[0]
     return bool(find_delimiter(first[:1000]) or TOKEN.match(first))
@@ -168,9 +166,11 @@ def read_sidecars(folder: Path, root: Path) -> CaptionFile:
         texts = {found[0]: text for base, text in texts.items() if (found := known.find(base))}
     captions = {name: read_list(Path(texts[base])) if base in texts else [] for name, base in bases.items()}
     if not any(captions.values()):
+        others = [path for path in files_below(root) if not is_photograph(path) and not path.lower().endswith(TEXTS)]
+        hint = f"; if they are in {listed(others)}, save them as captions.csv ({CONVERT})" if others else ""
         raise UserError(
             f"no captions were found in {root}: neither a table or JSON file with the columns image and caption, nor "
-            "texts next to the images; give the file as dataset.captions=..."
+            f"texts next to the images; give the file as dataset.captions=...{hint}"
         )
     return CaptionFile("texts", captions)
 

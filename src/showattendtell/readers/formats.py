@@ -14,7 +14,7 @@ from typing import Any
 from showattendtell.errors import UserError
 from showattendtell.images.limits import SUFFIXES
 from showattendtell.runtime.files import expand_home
-from showattendtell.runtime.memory import paused_collection
+from showattendtell.runtime.resources import paused_collection
 from showattendtell.text.parsing import (
     CaptionFile,
     Entry,
@@ -29,9 +29,6 @@ from showattendtell.text.parsing import (
 )
 
 PLAIN = "plain lines"
-
-BINARY = (".xlsx", ".xls", ".parquet", ".pq", ".feather", ".pkl", ".pickle")
-"""Suffixes of tables that are no text."""
 
 TOKEN = re.compile(r"([^\t]+?)(?:#\d+\t|#zh\w*#\d+[ \t])")
 """What is before a caption in Flickr's token files, `name.jpg#0<TAB>`, and in Flickr8k-CN, `name#zhc#0 `."""
@@ -74,11 +71,7 @@ def read_captions(path: Path) -> CaptionFile:
     Raises:
         UserError: the file is empty, damaged or of an unknown format.
     """
-    suffix = path.suffix.lower()
-    if suffix in BINARY:
-        advice = "in Excel: CSV UTF-8; in Python: to_csv(index=False) of the pandas table"
-        raise UserError(f"{path} is no text; save it as captions.csv with the columns image and caption ({advice})")
-    text = read_text(path)
+    suffix, text = path.suffix.lower(), read_text(path)
     first_text_line = re.search(r"\S.*", text)
     if not first_text_line:
         raise UserError(f"{path} is empty")

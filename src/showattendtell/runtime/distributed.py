@@ -14,7 +14,7 @@ from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.launched import adopt_task, is_launched
-from showattendtell.runtime.threads import num_cores
+from showattendtell.runtime.resources import num_cores
 
 Item = TypeVar("Item")
 

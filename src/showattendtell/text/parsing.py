@@ -20,6 +20,10 @@ from showattendtell.runtime.files import read_regular
 Layout = TypeVar("Layout")
 
 
+CONVERT = "in Excel: CSV UTF-8, in Python: to_csv(index=False) of the pandas table"
+"""How to convert tables that are no text, such as those of Excel and pickles."""
+
+
 def read_text(path: Path) -> str:
     """Read a text file.
 
@@ -33,13 +37,11 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
     except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8 (in Excel: CSV UTF-8)"
-        ) from None
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start}); convert it ({CONVERT})") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from None
     if "\0" in text:
-        raise UserError(f"{path} is not UTF-8 text (character {text.index(chr(0))} is NUL); convert it to UTF-8")
+        raise UserError(f"{path} is not UTF-8 text (character {text.index(chr(0))} is NUL); convert it ({CONVERT})")
     return text
 
 

@@ -33,7 +33,7 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.results.tables import print_dataset, print_notes
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
-from showattendtell.runtime.memory import keep_freed_memory
+from showattendtell.runtime.resources import keep_freed_memory
 from showattendtell.settings import Node, format_value
 from showattendtell.text.vocabulary import Vocabulary, tokenized
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint

@@ -112,7 +112,10 @@ class LastCheckpoint(Callback):
                 base * factor(scheduler.last_epoch)
                 for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
             ]
-            _report_jump(groups[0]["lr"], rates[0])
+            before, rate = groups[0]["lr"], rates[0]
+            if rank() == 0 and not math.isclose(before, rate):
+                change = f"goes from {before:.2g} to {rate:.2g}, because the schedule ends at another step"
+                print(f"note: the learning rate {change}")
             for group, rate in zip(groups, rates, strict=True):
                 group["lr"] = rate
         self._last_saved = time.monotonic()
@@ -191,14 +194,6 @@ class LastCheckpoint(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._random_states = state["random"]
-
-
-def _report_jump(before: float, rate: float) -> None:
-    """Print a note if the learning rate of a resumed run is not the one of its checkpoint."""
-    if rank() == 0 and not math.isclose(before, rate):
-        print(
-            f"note: the learning rate goes from {before:.2g} to {rate:.2g}, because the schedule ends at another step"
-        )
 
 
 def check_optimizer_state(optimizer: Optimizer, loaded: dict[str, Any]) -> None:

@@ -20,7 +20,6 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from hydra.types import RunMode
 from pytorch_lightning.plugins.environments import LightningEnvironment
-from pytorch_lightning.strategies import DDPStrategy
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -37,7 +36,7 @@ from showattendtell.runtime.distributed import (
     report_lost_processes,
 )
 from showattendtell.runtime.launched import is_launched, stop_signals
-from showattendtell.runtime.threads import num_cores
+from showattendtell.runtime.resources import num_cores
 from showattendtell.settings import Node
 from showattendtell.training.build import report_refusals
 from showattendtell.training.interruption import RESUME
@@ -47,12 +46,12 @@ Train = Callable[[Any], float]
 STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_false", "ddp_find_unused_parameters_true")
 """Names of Lightning's strategies that can train in processes that are started here."""
 
-
-class DataParallel(DDPStrategy):
-    """DDP: every process has the whole model and applies the mean of all gradients."""
-
-    def __init__(self) -> None:
-        super().__init__(timeout=TIMEOUT, gradient_as_bucket_view=True)
+DATA_PARALLEL = {
+    TARGET: "pytorch_lightning.strategies.DDPStrategy",
+    "timeout": {TARGET: "datetime.timedelta", "seconds": TIMEOUT.seconds},
+    "gradient_as_bucket_view": True,
+}
+"""The default one: every process has the whole model and applies the mean of all gradients."""
 
 
 def launch(train: Train, settings: TrainSettings) -> float:
@@ -62,8 +61,11 @@ def launch(train: Train, settings: TrainSettings) -> float:
     strategy = given.get("strategy", "auto")
     if strategy not in STRATEGIES:  # others start processes themselves, or share a model
         raise UserError(f"trainer.strategy={strategy} cannot train here; choose one of {', '.join(STRATEGIES)}")
+    is_sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+    if is_sweep and isinstance(settings.resume, str):
+        raise UserError("resume=FOLDER resumes one run, and -m runs several; give one of them")
     if is_launched():
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
+        if is_sweep:
             raise UserError("a sweep starts its runs itself; leave torchrun out and give trainer.devices")
         try:
             return _run_process(train, settings)
@@ -104,7 +106,7 @@ def _run_process(train: Train, settings: TrainSettings) -> float:
     num_nodes = int(os.environ["WORLD_SIZE"]) // devices
     trainer = settings.trainer.changed(num_nodes=num_nodes, devices=given if is_list else devices)
     if trainer.arguments.get("strategy", "auto") == "auto":
-        trainer = trainer.changed(strategy={TARGET: f"{DataParallel.__module__}.{DataParallel.__qualname__}"})
+        trainer = trainer.changed(strategy=DATA_PARALLEL)
     settings = replace(settings, trainer=trainer)
     strategy = _bare_trainer(trainer).strategy
     with report_lost_processes():
@@ -119,9 +121,7 @@ def _run_process(train: Train, settings: TrainSettings) -> float:
 def _start(train: Train, settings: TrainSettings, num_processes: int) -> float:
     """Start the processes and return the first one's result. Signals are passed on; all end with this process."""
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_processes)))
-    for name in logging.root.manager.loggerDict:  # each has its own level; failures are reported here
-        if name.startswith(("torch.distributed.elastic", "torch.multiprocessing")):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+    logging.disable(logging.ERROR)  # failures are reported here
     agent = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -220,8 +220,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def training_step(self, sharded_batch: ShardedBatch[Batch], batch_idx: int) -> Tensor:
         """Return the loss of a part of a batch, weighted so that the mean over processes equals the batch loss."""
         batch, shard = sharded_batch
-        interval = max(1, self.trainer.log_every_n_steps)  # type: ignore[attr-defined]
-        output = self._step(batch, shard, log_nll=batch_idx % interval == 0)
+        output = self._step(batch, shard, self._is_logged(batch_idx))
         loss = total(output.terms)
         if shard.weight:
             captions, words = len(batch.tokens), (batch.tokens != PAD).sum()
@@ -235,11 +234,15 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Add the norm of all gradients before clipping to the means of the epoch, at every step that is logged."""
-        if self.global_step % max(1, self.trainer.log_every_n_steps) == 0:  # type: ignore[attr-defined]
+        if self._is_logged(self.global_step):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
             if norm.isfinite():  # mixed precision skips other steps
                 self._train_means.update({"gradient_norm": (norm, 1)})
+
+    def _is_logged(self, step: int) -> bool:
+        interval: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
+        return step % max(1, interval) == 0
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode pixels (I, 3, H, W) as grids (I, L, D)."""
@@ -253,16 +256,16 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
     def _step(self, batch: Batch, shard: BatchShard, log_nll: bool) -> LossOutput:
         """Return the terms of a step; reference captions that the loss does not use are scored for logging only."""
         regions, critic = self.regions(batch.images), self.self_critical
-        weight = 1.0 if critic is None else critic.reward.likelihood
-        output = LossOutput(None, {}, {})
+        inputs = regions, batch.image_index, batch.tokens, shard, batch.targets
+        if critic is None:
+            return self.steps.loss(*inputs)
+        weight, output = critic.reward.likelihood, LossOutput(None, {}, {})
         if weight or log_nll:
             with torch.set_grad_enabled(weight > 0):
-                output = self.steps.loss(regions, batch.image_index, batch.tokens, shard, batch.targets)
-        terms = {name: weight * value for name, value in output.terms.items() if weight}
-        if critic is None:
-            return LossOutput(output.nll, terms, output.metrics)
+                output = self.steps.loss(*inputs)
         rewards = critic(self.captioner, regions, batch)
-        return LossOutput(output.nll, {**terms, **rewards.terms}, {**output.metrics, **rewards.metrics})
+        terms = {name: weight * value for name, value in output.terms.items() if weight} | rewards.terms
+        return LossOutput(output.nll, terms, {**output.metrics, **rewards.metrics})
 
     def on_train_epoch_end(self) -> None:
         """Log the epoch's training metrics.

@@ -8,10 +8,10 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from showattendtell.config.compose import as_node, compose
+from showattendtell.config.command_line import parse
+from showattendtell.config.compose import as_node, read_command
 from showattendtell.config.instantiate import build
 from showattendtell.config.trust import check_targets
-from showattendtell.config.validation import to_plain
 from showattendtell.datamodules.datamodule import ReaderDataModule
 from showattendtell.errors import UserError
 from showattendtell.loading.checkpoints import METADATA_KEY, build_metadata, check_metadata, read_vocabulary
@@ -60,13 +60,14 @@ class Recipe:
         names = {group: option for group, option in given.items() if isinstance(option, str)}
         named = [f"{group}={option}" for group, option in names.items()]
         try:
-            config = compose("train", ["dataset=custom", *named], with_hydra=True)  # it changes no other group
+            lines = parse("train", ["dataset=custom", *named]).overrides  # it changes no other group
+            config, composed = read_command("train", lines)
         except UserError as error:  # also where a checkpoint has the name of a class
             own = " or ".join(f"{group}=My{group.title()}" for group in names)
             raise UserError(f"{error} (a class of your own is passed itself: {own})") from None
-        self.decoder = {**to_plain(config.decoder), **settings} if isinstance(decoder, str) else decoder
+        self.decoder = {**composed["decoder"], **settings} if isinstance(decoder, str) else decoder
         is_named = attention is None or isinstance(attention, str)
-        self.attention = to_plain(config.attention) if is_named else attention
+        self.attention = composed["attention"] if is_named else attention
         self.names = {group: _name(option) for group, option in given.items()}
         if attention is None:
             self.names["attention"] = config.hydra.runtime.choices["attention"]
@@ -79,8 +80,7 @@ class Recipe:
         if not isinstance(decoder, Decoder):
             decoder = decoder(vocabulary_size=len(vocabulary), region_dim=region_dim)
         if isinstance(attention, Mapping):
-            named = partial(build, as_node(attention))
-            attention = named(region_dim=region_dim, hidden_dim=decoder.hidden_dim)
+            attention = build(as_node(attention), region_dim=region_dim, hidden_dim=decoder.hidden_dim)
         if not isinstance(attention, Attention):
             attention = attention(region_dim, decoder.hidden_dim)
         return Captioner(attention, decoder)

@@ -11,17 +11,28 @@ from typing import Any, NamedTuple
 
 import torch
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import DictConfig, read_write
 
 from showattendtell.config.compose import find_differences
 from showattendtell.config.entry_point import unresolved
 from showattendtell.config.instantiate import build, build_captioner
-from showattendtell.config.trust import check_targets, literal
+from showattendtell.config.trust import check_targets
 from showattendtell.config.validation import find_targets, sentence, to_plain
 from showattendtell.errors import UserError, listed
 from showattendtell.loading.checkpoints import METADATA_KEY, check_metadata, find_damage, load, read_checkpoint
 from showattendtell.runtime.distributed import raise_together, rank
-from showattendtell.runtime.files import BEST, LAST, LOCK, METRICS, PREVIOUS, TIMES, UNFINISHED, expand_home, lock_file
+from showattendtell.runtime.files import (
+    BEST,
+    LAST,
+    LOCK,
+    METRICS,
+    PREVIOUS,
+    TIMES,
+    UNFINISHED,
+    expand_home,
+    lock_file,
+    write_errors,
+)
 from showattendtell.settings import Node
 from showattendtell.training.checkpointing import BestCheckpoint, LastCheckpoint
 
@@ -60,7 +71,7 @@ def find_start(resume: bool | str, record: Mapping[str, Any], folder: Path, root
 
     Args:
         record: the other settings of the training, as plain data.
-        folder: folder of a new run; removed if another run is resumed.
+        folder: folder of a new run.
         root: folder to search for runs with the same settings; None to use `folder` itself.
 
     Raises:
@@ -76,8 +87,6 @@ def find_start(resume: bool | str, record: Mapping[str, Any], folder: Path, root
     runs = _runs_of(record, root) if root else []
     found = min(runs, key=lambda run: run.finished, default=None)  # the newest unfinished one, or else the newest
     if found:
-        with suppress(OSError):
-            folder.rmdir()  # which Hydra made for a new run
         return _resume(found.folder, record)
     if (folder / BEST).is_file():
         raise UserError(f"{folder} has no {LAST} to resume from, but a {BEST}; set hydra.run.dir to another folder")
@@ -121,10 +130,10 @@ def _check_unused(folder: Path) -> None:
         )
 
 
-def restore(config: DictConfig) -> DictConfig:
-    """Return the stored configuration of the run that `resume` names, with the settings of this command line on top.
+def restore(config: DictConfig) -> dict[str, Any]:
+    """Return the stored settings of the run that `resume` names, with those of this command line on top, as plain data.
 
-    The stored one is data: its texts are literal, its targets are those that files may name, and it starts no
+    The stored ones are data: their texts are literal, their targets are those that files may name, and they start no
     processes. The options that the run chose count as those of this command.
 
     Args:
@@ -137,7 +146,7 @@ def restore(config: DictConfig) -> DictConfig:
     about: Any = HydraConfig.get()
     start = peek(run_of(config.resume))
     assert start.checkpoint
-    settings, own = literal(start.metadata["config"]), to_plain(config, resolve=False)
+    settings, own = start.metadata["config"], to_plain(config)
     for name in PROCESSES:
         part, _, key = name.partition(".")
         settings[part].pop(key, None)
@@ -149,16 +158,25 @@ def restore(config: DictConfig) -> DictConfig:
             if name in typed:
                 raise UserError(f"{name} changes other settings, and a resumed run has its own; leave it out") from None
             continue
-        OmegaConf.update(settings, name, value, merge=False, force_add=True)
+        *parts, last = name.split(".")
+        reduce(_node, parts, settings)[last] = value
     if differing := sorted({*settings} ^ {*own}):
         raise UserError(
             f"{start.checkpoint} was altered, or is of another version, which differs in the settings "
             f"{listed(differing)}; install that version, or leave resume out"
         )
-    check_targets(to_plain(settings), start.checkpoint, find_targets(own))
+    check_targets(settings, start.checkpoint, find_targets(own))
     with read_write(about):
         about.runtime.choices.update(start.metadata["choices"])
     return settings
+
+
+def _node(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a node of settings, which replaces a value of that name."""
+    if not isinstance(settings.get(name), dict):
+        settings[name] = {}
+    node: dict[str, Any] = settings[name]
+    return node
 
 
 @contextmanager
@@ -167,6 +185,8 @@ def run_lock(folder: Path) -> Iterator[None]:
     lock: Any = nullcontext()
     with raise_together():
         if rank() == 0:
+            with write_errors(folder, "set hydra.run.dir to another folder"):
+                folder.mkdir(exist_ok=True)
             lock = lock_file(folder / LOCK)
             if lock is None:
                 raise UserError(f"{folder} is being trained by another process; wait for its end, or stop it")
@@ -243,9 +263,8 @@ def checkpoints_in(folder: Path) -> list[Path]:
 def _intact_checkpoint(folder: Path) -> Path:
     """Return the newest intact checkpoint, with a warning if it is not the last one."""
     reasons = []
-    for file in _existing(folder):
-        damage = find_damage(file)
-        if damage:
+    for file in checkpoints_in(folder):
+        if damage := find_damage(file):
             reasons.append(f"{file} is damaged ({damage})")
             continue
         if reasons:
@@ -255,23 +274,17 @@ def _intact_checkpoint(folder: Path) -> Path:
                 file=sys.stderr,
             )
         return file
-    raise UserError(f"{folder} has no intact checkpoint; {'; '.join(reasons)}; train again without resume")
-
-
-def _existing(folder: Path) -> list[Path]:
-    files = checkpoints_in(folder)
-    if not files:
+    if not reasons:
         raise UserError(f"{folder} has no {LAST} to resume from; give the folder of a run, or leave resume out")
-    return files
+    raise UserError(f"{folder} has no intact checkpoint; {'; '.join(reasons)}; train again without resume")
 
 
 def peek(folder: Path) -> ResumePoint:
     """Read the newest checkpoint of a run that opens; a complete check would take long."""
-    files = _existing(folder)
-    for file in files:
+    for file in checkpoints_in(folder):
         with suppress(UserError):
             return _read(file)
-    return _read(files[0])  # which raises its error
+    return _read(_intact_checkpoint(folder))  # which raises its error
 
 
 def _read(file: Path) -> ResumePoint:
