@@ -25,7 +25,7 @@ from showattendtell.features.extract import start_engine
 from showattendtell.images.reading import read_pixels
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device
-from showattendtell.runtime.resources import keep_freed_memory
+from showattendtell.runtime.process import keep_freed_memory
 
 PLAIN, ONNX = "plain torch", "onnxruntime"
 

@@ -26,7 +26,7 @@ from benchmarks.harness.timing import interleave, medians
 from benchmarks.implementations import BF16, IMPLEMENTATIONS, OURS, TEXTBOOK, Peaks, Trainer, peak_memory
 from benchmarks.lower_bound import MatrixRate, operations
 from benchmarks.workload import Workload
-from showattendtell.runtime.resources import keep_freed_memory
+from showattendtell.runtime.process import keep_freed_memory
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """Largest relative difference from the textbook's loss, by precision of the products."""

@@ -150,7 +150,7 @@ def test_metrics_need_nothing_of_training_and_models():
 
 def test_what_only_captions_and_scores_does_not_wait_for_lightning():
     others = [module for module in MODULES if not is_training(module) and layer(module) != "extensions"]
-    imported = {module: imports(module, module == "runtime.launched") for module in others}  # but for tasks of srun
+    imported = {module: imports(module, module == "runtime.process") for module in others}  # but for tasks of srun
     assert not_empty({module: foreign(names) & {"pytorch_lightning"} for module, names in imported.items()}) == {}
     assert (
         not_empty(

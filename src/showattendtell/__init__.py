@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from showattendtell.runtime.resources import limit_threads, paused_collection
+from showattendtell.runtime.process import limit_threads, paused_collection
 
 limit_threads()
 

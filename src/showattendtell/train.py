@@ -13,7 +13,7 @@ from showattendtell.config.entry_point import entry_point, run_folder, search_ro
 from showattendtell.config.schemas import TrainSettings
 from showattendtell.loading.hub import check_root
 from showattendtell.runtime.files import BEST, LAST, LOG
-from showattendtell.runtime.launched import adopt_task
+from showattendtell.runtime.process import adopt_task
 
 
 def restored(config: DictConfig) -> Mapping[str, Any]:
@@ -47,7 +47,7 @@ def train(settings: TrainSettings) -> float:
     from showattendtell.runtime.distributed import decide_on_first, raise_together, rank
     from showattendtell.runtime.files import logged
     from showattendtell.training.build import build_trainer, build_training, fit
-    from showattendtell.training.loggers import open_loggers
+    from showattendtell.training.progress import open_loggers
     from showattendtell.training.resume import check_data, check_sizes, find_start, run_lock
 
     lightning.seed_everything(settings.seed, verbose=False)

@@ -14,7 +14,7 @@ from PIL import Image
 from showattendtell.config.compose import as_settings, compose
 from showattendtell.config.instantiate import build, build_source, find_source
 from showattendtell.config.schemas import StoredSettings, TrainSettings
-from showattendtell.config.trust import TRUST, TRUSTED, _installed_targets, untrusted_targets
+from showattendtell.config.validation import TRUST, TRUSTED, _installed_targets, untrusted_targets
 from showattendtell.errors import UserError
 from showattendtell.images.reading import open_image
 from showattendtell.models.encoder import Encoder

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from showattendtell.config.instantiate import locate
 from showattendtell.config.signatures import SOURCES, SignatureError, read_signature
-from showattendtell.config.trust import targets_in_conf
+from showattendtell.config.validation import targets_in_conf
 from showattendtell.features.extract import EngineName, Precision
 
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -20,8 +20,7 @@ from showattendtell.config.command_line import admit, config_folders, parse
 from showattendtell.config.compose import as_node, training_record
 from showattendtell.config.entry_point import read_choices
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import TRUST
-from showattendtell.config.validation import read_settings
+from showattendtell.config.validation import TRUST, read_settings
 from showattendtell.errors import UserError
 from showattendtell.loading.checkpoints import METADATA_KEY, read_checkpoint
 from showattendtell.loading.initial_weights import find_initial_checkpoint

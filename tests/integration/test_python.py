@@ -33,7 +33,7 @@ from showattendtell import (
 )
 from showattendtell.config.compose import as_settings, compose
 from showattendtell.config.instantiate import build, build_captioner
-from showattendtell.config.trust import TRUST
+from showattendtell.config.validation import TRUST
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction
 from showattendtell.images.reading import read_pixels

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from showattendtell.runtime.resources import paused_collection
+from showattendtell.runtime.process import paused_collection
 
 
 def fail_while_paused() -> None:
@@ -26,7 +26,7 @@ def test_collection_is_paused_and_goes_on_also_after_an_error():
 
 ALLOCATE = """
 import ctypes, resource
-from showattendtell.runtime.resources import keep_freed_memory
+from showattendtell.runtime.process import keep_freed_memory
 if {keep}:
     keep_freed_memory()
 libc = ctypes.CDLL(None)
@@ -57,7 +57,7 @@ DECODE = """
 import threading
 from pathlib import Path
 from PIL import Image
-from showattendtell.runtime.resources import LARGE_BLOCK, keep_freed_memory
+from showattendtell.runtime.process import LARGE_BLOCK, keep_freed_memory
 def resident():
     return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0])
 def decode():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from showattendtell.runtime import resources
+from showattendtell.runtime import process
 
 
 @pytest.mark.parametrize(
@@ -16,13 +16,13 @@ def test_cores_are_limited_by_the_quota_of_a_container(
     quota: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "cpu.max").write_text(f"{quota}\n")
-    monkeypatch.setattr(resources, "QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(process, "QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    assert resources.num_cores() == cores
-    resources.limit_threads()
+    assert process.num_cores() == cores
+    process.limit_threads()
     assert os.environ.get("OMP_NUM_THREADS") == (None if cores == 8 else str(cores))
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
 
@@ -35,6 +35,6 @@ def test_what_the_user_has_set_stays(variable: str, value: str, policy: str | No
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv(variable, value)
-    monkeypatch.setattr(resources, "num_cores", lambda: 1)
-    resources.limit_threads()
+    monkeypatch.setattr(process, "num_cores", lambda: 1)
+    process.limit_threads()
     assert (os.environ["OMP_NUM_THREADS"], os.environ.get("OMP_WAIT_POLICY")) == ("3", policy)

@@ -16,7 +16,7 @@ from showattendtell.errors import UserError
 from showattendtell.runtime.files import METRICS
 from showattendtell.settings import Node
 from showattendtell.training.build import build_trainer
-from showattendtell.training.loggers import build_logger, open_loggers, without_errors
+from showattendtell.training.progress import build_logger, open_loggers, without_errors
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -13,8 +13,7 @@ import torch
 from showattendtell.datamodules.datamodule import ShapesDataModule
 from showattendtell.losses.caption import LossOutput
 from showattendtell.models import kernels
-from showattendtell.training.module import CaptioningModule
-from showattendtell.training.steps import StepRunner
+from showattendtell.training.module import CaptioningModule, StepRunner
 
 
 class CountingRunner(StepRunner):

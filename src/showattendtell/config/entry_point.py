@@ -29,8 +29,7 @@ from rich.table import Table
 from showattendtell import __version__
 from showattendtell.config.command_line import COMPLETION, HELP, SHOW, Arguments, admit, config_folders, parse, quoted
 from showattendtell.config.compose import Restore, as_settings, find_faulty, read_command, without_hydra
-from showattendtell.config.trust import TRUST
-from showattendtell.config.validation import DEBUG, USER_ERRORS, checked, error_message, raise_errors
+from showattendtell.config.validation import DEBUG, TRUST, USER_ERRORS, checked, error_message, raise_errors
 from showattendtell.errors import safe_output
 from showattendtell.runtime.files import LINK, LOCK, LOG, atomic_write, lock_file, open_regular, write_errors
 from showattendtell.settings import metric_mode

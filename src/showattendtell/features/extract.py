@@ -38,8 +38,7 @@ from showattendtell.features.store import (
 from showattendtell.images.reading import read_pixels
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.distributed import local_device, num_readers, rank
-from showattendtell.runtime.launched import end_with_parent
-from showattendtell.runtime.resources import keep_freed_memory
+from showattendtell.runtime.process import end_with_parent, keep_freed_memory
 from showattendtell.runtime.tracing import lacks_onnx, open_session, reason_of, to_onnx
 from showattendtell.settings import PositiveInt
 from showattendtell.types import Dataset

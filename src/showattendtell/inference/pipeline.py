@@ -29,7 +29,7 @@ from showattendtell.loading.models import IN_MEMORY, LoadedModel, load_models, s
 from showattendtell.models.kernels.parallel import plain_torch
 from showattendtell.results.tables import model_card
 from showattendtell.runtime.files import new_folder
-from showattendtell.runtime.resources import paused_collection
+from showattendtell.runtime.process import paused_collection
 from showattendtell.settings import PositiveInt, Seed, checked
 from showattendtell.text.tokenizers import PlainTokenizer
 from showattendtell.types import CaptionOutput

@@ -18,8 +18,7 @@ from torch import Tensor
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from showattendtell import __version__
-from showattendtell.config.trust import check_content
-from showattendtell.config.validation import sentence
+from showattendtell.config.validation import check_content, sentence
 from showattendtell.errors import UserError, printable
 from showattendtell.loading.hub import CONFIG
 from showattendtell.models.encoder import Encoder

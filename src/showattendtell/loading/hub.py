@@ -14,7 +14,7 @@ from pathlib import Path
 from showattendtell.errors import UserError, did_you_mean, printable
 from showattendtell.images.names import PUBLISHED, open_folder
 from showattendtell.runtime.files import BEST, LAST, WEIGHTS, expand_home
-from showattendtell.runtime.launched import is_launched
+from showattendtell.runtime.process import is_launched
 from showattendtell.settings import Node
 
 BUNDLED = "flickr8k_soft"

@@ -12,8 +12,7 @@ from showattendtell.config.compose import MODEL, as_record, model_differences
 from showattendtell.config.instantiate import build, build_vocabulary
 from showattendtell.config.schemas import TrainSettings
 from showattendtell.config.signatures import SignatureError
-from showattendtell.config.trust import check_targets
-from showattendtell.config.validation import find_targets, sentence
+from showattendtell.config.validation import check_targets, find_targets, sentence
 from showattendtell.decoding.confidence import Confidence
 from showattendtell.errors import UserError, listed
 from showattendtell.loading.checkpoints import CONFIDENCE, ENCODER, read_checkpoint, read_vocabulary

@@ -11,8 +11,7 @@ from torch import Tensor
 from showattendtell.config.compose import as_node, as_record, model_differences
 from showattendtell.config.instantiate import build, build_captioner
 from showattendtell.config.schemas import InferenceAttentionSettings, StoredSettings
-from showattendtell.config.trust import check_targets
-from showattendtell.config.validation import checked, sentence, validate
+from showattendtell.config.validation import check_targets, checked, sentence, validate
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import CURVE_LIMIT, NAMES, Confidence
 from showattendtell.decoding.decoding import Decoding

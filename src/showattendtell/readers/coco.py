@@ -16,7 +16,7 @@ from showattendtell.readers.assembly import (
     split_by_hash,
 )
 from showattendtell.readers.custom import read_references
-from showattendtell.runtime.resources import paused_collection
+from showattendtell.runtime.process import paused_collection
 from showattendtell.settings import Fraction, Place, PositiveInt, Source
 from showattendtell.text.parsing import CaptionFile, check_layout, parse_json, read_text
 from showattendtell.text.tokenizers import tokenize

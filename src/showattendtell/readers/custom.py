@@ -19,7 +19,7 @@ from showattendtell.images.names import Names, files_below, inside, is_photograp
 from showattendtell.readers.assembly import assemble, check_images, find_image_folder, look_in, with_lists, with_splits
 from showattendtell.readers.formats import PLAIN, TOKEN, find_delimiter, read_captions
 from showattendtell.runtime.files import open_regular, read_regular
-from showattendtell.runtime.resources import paused_collection
+from showattendtell.runtime.process import paused_collection
 from showattendtell.settings import Fraction, Place, PositiveInt, Source
 from showattendtell.text.parsing import (
     COLUMNS,

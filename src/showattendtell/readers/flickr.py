@@ -21,7 +21,7 @@ from showattendtell.readers.assembly import (
 )
 from showattendtell.readers.custom import read_found, read_references
 from showattendtell.runtime.files import check_regular, open_regular
-from showattendtell.runtime.resources import paused_collection
+from showattendtell.runtime.process import paused_collection
 from showattendtell.settings import Place, PositiveInt, Source
 from showattendtell.text.parsing import CaptionFile
 from showattendtell.text.tokenizers import tokenize

@@ -14,7 +14,7 @@ from typing import Any
 from showattendtell.errors import UserError
 from showattendtell.images.limits import SUFFIXES
 from showattendtell.runtime.files import expand_home
-from showattendtell.runtime.resources import paused_collection
+from showattendtell.runtime.process import paused_collection
 from showattendtell.text.parsing import (
     CaptionFile,
     Entry,

@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from showattendtell.errors import UserError
-from showattendtell.runtime.launched import adopt_task, is_launched
-from showattendtell.runtime.resources import num_cores
+from showattendtell.runtime.process import adopt_task, is_launched, num_cores
 
 Item = TypeVar("Item")
 

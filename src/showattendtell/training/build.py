@@ -33,7 +33,7 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.results.tables import print_dataset, print_notes
 from showattendtell.runtime.distributed import rank
 from showattendtell.runtime.files import BEST
-from showattendtell.runtime.resources import keep_freed_memory
+from showattendtell.runtime.process import keep_freed_memory
 from showattendtell.settings import Node, format_value
 from showattendtell.text.vocabulary import Vocabulary, tokenized
 from showattendtell.training.checkpointing import AtomicCheckpointIO, BestCheckpoint, LastCheckpoint
@@ -190,13 +190,11 @@ def build_trainer(settings: TrainSettings, folder: Path) -> tuple[Trainer, BestC
     last = LastCheckpoint(folder, settings.checkpoint_interval_minutes)
     is_terminal = get_console().is_terminal
     callbacks: list[Callback] = []
-    for name, callback in settings.callbacks.items():
-        with report_refusals(f"callbacks.{name}"):
-            if callback and name == "early_stopping":
-                stopping = build(callback, monitor=metric, mode=mode, check_on_train_epoch_end=False)
-                callbacks.append(stopping)
-            elif callback and (is_terminal or name != "progress_bar"):
-                callbacks.append(build(callback))
+    supplied = {"early_stopping": {"monitor": metric, "mode": mode, "check_on_train_epoch_end": False}}
+    for name, node in settings.callbacks.items():
+        if node and (is_terminal or name != "progress_bar"):
+            with report_refusals(f"callbacks.{name}"):
+                callbacks.append(build(node, **supplied.get(name, {})))
     with report_refusals("trainer"):
         trainer = build(
             settings.trainer,

@@ -1,6 +1,5 @@
 """Checkpoints of a run: the best one, and the last one, from which training resumes."""
 
-import errno
 import math
 import os
 import random
@@ -21,7 +20,7 @@ from showattendtell.config.command_line import as_argument, as_command
 from showattendtell.errors import UserError
 from showattendtell.loading.checkpoints import save
 from showattendtell.runtime.distributed import any_rank, gather, rank
-from showattendtell.runtime.files import BEST, LAST, PREVIOUS
+from showattendtell.runtime.files import BEST, FULL, LAST, PREVIOUS
 from showattendtell.training.interruption import RESUME, SignalHandler
 
 VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
@@ -54,7 +53,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             )  # of a ModelCheckpoint of the user, as Lightning's class does
             save(checkpoint, file, (storage_options or {}).get("keep"))
         except OSError as error:
-            advice = "free some space: " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            advice = "free some space: " if error.errno in FULL else ""
             raise UserError(f"{file} cannot be written ({error.strerror}); {advice}{RESUME}") from None
 
 
@@ -108,16 +107,13 @@ class LastCheckpoint(Callback):
         for config in trainer.lr_scheduler_configs:
             scheduler: Any = config.scheduler  # a LambdaLR
             groups = scheduler.optimizer.param_groups
-            rates = [
-                base * factor(scheduler.last_epoch)
-                for base, factor in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
-            ]
-            before, rate = groups[0]["lr"], rates[0]
+            before = groups[0]["lr"]
+            for group, base, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+                group["lr"] = base * factor(scheduler.last_epoch)
+            rate = groups[0]["lr"]
             if rank() == 0 and not math.isclose(before, rate):
                 change = f"goes from {before:.2g} to {rate:.2g}, because the schedule ends at another step"
                 print(f"note: the learning rate {change}")
-            for group, rate in zip(groups, rates, strict=True):
-                group["lr"] = rate
         self._last_saved = time.monotonic()
         self._signals.install()
         if rank() == 0 and trainer.ckpt_path and Path(trainer.ckpt_path).name == PREVIOUS:

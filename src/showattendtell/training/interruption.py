@@ -21,7 +21,7 @@ from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.distributed import rank
-from showattendtell.runtime.launched import stop_signals
+from showattendtell.runtime.process import stop_signals
 
 REQUEUE = signal.SIGUSR1
 """Signal that schedulers send some time before they stop a job."""

@@ -35,8 +35,7 @@ from showattendtell.runtime.distributed import (
     rank,
     report_lost_processes,
 )
-from showattendtell.runtime.launched import is_launched, stop_signals
-from showattendtell.runtime.resources import num_cores
+from showattendtell.runtime.process import is_launched, num_cores, stop_signals
 from showattendtell.settings import Node
 from showattendtell.training.build import report_refusals
 from showattendtell.training.interruption import RESUME

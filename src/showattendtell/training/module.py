@@ -1,12 +1,12 @@
-"""LightningModule that combines model, loss, decoding and metrics."""
+"""LightningModule that combines model, loss, decoding and metrics, and how the loss of a step is computed."""
 
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import pytorch_lightning as lightning
 import torch
@@ -28,14 +28,14 @@ from showattendtell.metrics.means import Means, perplexity
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.models.interfaces import Attention, Decoder
+from showattendtell.models.kernels import device_module
 from showattendtell.results.tables import print_scores
 from showattendtell.runtime.distributed import gather, rank
 from showattendtell.settings import Fraction, NonNegativeFloat, PositiveInt, checked
 from showattendtell.text.vocabulary import EOS, PAD, Vocabulary
 from showattendtell.training.optimizers import Schedule, parameter_groups
 from showattendtell.training.recipe import DROPOUT, Recipe, cosine_of_recipe, loss_of_recipe, restore
-from showattendtell.training.steps import StepRunner, step_runner
-from showattendtell.types import Batch, BatchShard, ShardedBatch
+from showattendtell.types import AttentionTargets, Batch, BatchShard, ShardedBatch
 
 TRAINED = "training_sums"
 """Entry of a checkpoint with the sums of the training metrics of the epoch so far, by process."""
@@ -62,6 +62,51 @@ QUIET = (
 
 for message in QUIET:
     warnings.filterwarnings("ignore", message)
+
+
+class StepRunner:
+    """Calls the encoder and the loss of each training step as they are.
+
+    An extension replaces it by a subclass that computes the same faster on a kind of device: it registers a module as
+    `steps`, see `models.kernels.registered`, with a class `Runner`.
+    """
+
+    def __init__(self, loss: SoftLoss, captioner: Captioner, encoder: Encoder):
+        self._loss, self._captioner, self._encoder = loss, captioner, encoder
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Encode pixels (I, 3, H, W) as grids (I, L, D) with a trainable encoder."""
+        grids: Tensor = self._encoder(pixels)
+        return grids
+
+    def loss(
+        self,
+        regions: Tensor,
+        image_index: Tensor,
+        tokens: Tensor,
+        shard: BatchShard,
+        targets: AttentionTargets | None = None,
+    ) -> LossOutput:
+        """Return the loss of a batch; the arguments are those of `SoftLoss.forward` after the captioner."""
+        output: LossOutput = self._loss(self._captioner, regions, image_index, tokens, shard, targets)
+        return output
+
+    def keep_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Prepare the gradients of an earlier batch for those of the next one, which are added to them."""
+
+    def describe(self) -> str:
+        """Return what to print when the training ends, if anything."""
+        return ""
+
+
+class _Steps(Protocol):
+    Runner: type[StepRunner]
+
+
+def step_runner(device: torch.device) -> type[StepRunner]:
+    """Return the class that computes training steps on a device."""
+    steps: _Steps | None = device_module("steps", device)
+    return steps.Runner if steps else StepRunner
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):

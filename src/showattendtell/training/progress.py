@@ -1,4 +1,5 @@
-"""Reports of a run: `metrics.csv`, a line for each epoch, and the progress within it."""
+"""Reports of a run: `metrics.csv`, loggers whose errors do not end it, a line for each epoch, and the progress within
+it."""
 
 import csv
 import io
@@ -6,27 +7,34 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import wraps
+from inspect import getmembers, isfunction, signature
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from hydra.utils import get_object
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
+from pytorch_lightning.utilities.seed import isolate_rng
 from rich import get_console
 from torch import Tensor
 from torch.optim import Optimizer
 
+from showattendtell.config.instantiate import build
+from showattendtell.config.validation import USER_ERRORS, sentence, with_defaults
 from showattendtell.datamodules.datamodule import CaptionDataModule
+from showattendtell.errors import UserError, first_line
 from showattendtell.inference.predictions import measure_attention
 from showattendtell.metrics.attention import MIN_MOVEMENT
 from showattendtell.metrics.means import perplexity
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.runtime.files import METRICS, atomic_write, duration, write_times
-from showattendtell.settings import metric_mode, short_metric
+from showattendtell.settings import Node, Nodes, metric_mode, short_metric
 from showattendtell.training.checkpointing import is_accumulating
 from showattendtell.training.module import CaptioningModule
 from showattendtell.visualization.figures import draw_curves, read_metrics
@@ -100,6 +108,74 @@ class MetricsFile(Logger):
                     file=sys.stderr,
                 )
             self._has_warned = True
+
+
+@contextmanager
+def open_loggers(nodes: Nodes, record: Mapping[str, Any], trainer: Trainer) -> Iterator[None]:
+    """Build loggers, which get the record of the settings, and add them to a Trainer. Close them if the `with` block
+    fails, as Lightning does if training fails."""
+    opened: list[Logger] = []
+    try:
+        for name, node in nodes.items():
+            if node and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+                opened.append(build_logger(name, node, record, Path(trainer.default_root_dir)))
+        trainer.loggers = [*trainer.loggers, *opened]
+        yield
+    except BaseException:
+        for logger in opened:
+            logger.finalize("failed")
+        raise
+
+
+def build_logger(name: str, node: Node, record: Mapping[str, Any], folder: Path) -> Logger:
+    """Build a logger, by any class of Lightning's kind, and log the record of the run's settings.
+
+    A class with the arguments `save_dir` and `run_name` gets the folder of the run and its name.
+
+    Raises:
+        UserError: its package is missing, or its server cannot be reached.
+    """
+    about = {"save_dir": folder, "run_name": "/".join(folder.absolute().parts[-2:])}
+    try:
+        accepted = about.keys() & signature(get_object(node.target)).parameters
+        with isolate_rng():  # MLflow, for example, draws a name
+            logger: Logger = build(node, **{key: about[key] for key in accepted - node.arguments.keys()})
+            logger.log_hyperparams(with_defaults(record))
+    except USER_ERRORS:
+        raise
+    except Exception as error:  # each has its own errors
+        raise UserError(f"logger.{name}: {first_line(error)}; --debug shows the traceback") from error
+    return without_errors(logger, name)
+
+
+def without_errors(logger: Logger, name: str) -> Logger:
+    """Return a logger, all of whose methods do nothing once one of them has raised an error, which is printed.
+
+    Lightning's loggers raise when a server or a disk fails, which would end the run.
+    """
+    failed: list[Exception] = []
+
+    def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if failed:
+                return None
+            try:
+                return method(*args, **kwargs)
+            except Exception as error:
+                failed.append(error)
+                print(
+                    f"warning: logger.{name} is switched off for the rest of this run ({sentence(error)}); the run "
+                    "itself continues, and metrics.csv has the figures of each epoch",
+                    file=sys.stderr,
+                )
+
+        return call
+
+    for method, _ in getmembers(type(logger), isfunction):
+        if not method.startswith("_"):
+            setattr(logger, method, guarded(getattr(logger, method)))
+    return logger
 
 
 class EpochReport(Callback):
@@ -241,9 +317,8 @@ class StepMetrics(Callback):
         self._log(trainer, outputs)
         self._estimate(trainer, batch_idx, now)
         if self._is_due(now):
-            values = ", ".join(f"{name} {value}" for name, value in self.describe().items())
             position = f"batch {batch_idx + 1} of {trainer.num_training_batches} (step {trainer.global_step})"
-            print_line(f"epoch {trainer.current_epoch + 1}: {position}, {values}")
+            print_line(f"epoch {trainer.current_epoch + 1}: {position}, {self._figures()}")
 
     def on_validation_batch_end(
         self,
@@ -259,12 +334,12 @@ class StepMetrics(Callback):
             done = sum(sizes[:dataloader_idx]) + batch_idx + 1
             print_line(f"epoch {trainer.current_epoch + 1}: validation, batch {done} of {sum(sizes)}")
 
-    def describe(self) -> dict[str, str]:
+    def _figures(self) -> str:
         """Return loss, learning rate and speed of the last step for people."""
         nll = math.nan if self._nll is None else float(self._nll)
         speed = self.images_per_second or 0.0
-        words = {"loss per word": f"{nll:.3f}", "perplexity": f"{perplexity(nll):.1f}"}
-        return {**words, "learning rate": f"{self._rates[0]:.3g}", "images/s": f"{speed:.{0 if speed >= 10 else 1}f}"}
+        of_step = f"loss per word {nll:.3f}, perplexity {perplexity(nll):.1f}, learning rate {self._rates[0]:.3g}"
+        return f"{of_step}, images/s {speed:.{0 if speed >= 10 else 1}f}"
 
     def _estimate(self, trainer: Trainer, batch_idx: int, now: float) -> None:
         """Print how long the training takes, once the batches after the first, which takes longer, show their speed."""

@@ -11,7 +11,7 @@ from typing import Any
 from showattendtell.config.command_line import parse
 from showattendtell.config.compose import as_node, read_command
 from showattendtell.config.instantiate import build
-from showattendtell.config.trust import check_targets
+from showattendtell.config.validation import check_targets
 from showattendtell.datamodules.datamodule import ReaderDataModule
 from showattendtell.errors import UserError
 from showattendtell.loading.checkpoints import METADATA_KEY, build_metadata, check_metadata, read_vocabulary

@@ -16,8 +16,7 @@ from omegaconf import DictConfig, read_write
 from showattendtell.config.compose import find_differences
 from showattendtell.config.entry_point import unresolved
 from showattendtell.config.instantiate import build, build_captioner
-from showattendtell.config.trust import check_targets
-from showattendtell.config.validation import find_targets, sentence, to_plain
+from showattendtell.config.validation import check_targets, find_targets, sentence, to_plain
 from showattendtell.errors import UserError, listed
 from showattendtell.loading.checkpoints import METADATA_KEY, check_metadata, find_damage, load, read_checkpoint
 from showattendtell.runtime.distributed import raise_together, rank

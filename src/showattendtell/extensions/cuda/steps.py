@@ -16,7 +16,7 @@ from torch.func import functional_call
 from showattendtell.losses.caption import LossOutput, SoftLoss
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
-from showattendtell.training.steps import StepRunner
+from showattendtell.training.module import StepRunner
 from showattendtell.types import AttentionTargets, BatchShard
 
 log = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class StepGraphs(StepRunner):
 
 
 Runner = StepGraphs
-"""The class of `training.steps` on these devices."""
+"""The class of `device_module` on these devices."""
 
 
 @contextmanager

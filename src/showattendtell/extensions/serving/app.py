@@ -28,7 +28,7 @@ from showattendtell.images.reading import decode_image
 from showattendtell.inference.captioning import load_captioners
 from showattendtell.inference.pipeline import stacked
 from showattendtell.loading.hub import note_about
-from showattendtell.runtime.resources import LARGE_BLOCK, keep_freed_memory
+from showattendtell.runtime.process import LARGE_BLOCK, keep_freed_memory
 from showattendtell.types import Box, CaptionOutput
 from showattendtell.visualization.figures import encode
 from showattendtell.visualization.pages import ImageCaptions, Page, describe_peak, make_entry, render
