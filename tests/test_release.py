@@ -1,4 +1,4 @@
-"""What a release publishes: its version is the same everywhere, and its workflows run what the repository has."""
+"""What a release publishes: one version everywhere, locked requirements with hashes, and workflows that can run."""
 
 import re
 import tomllib
@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from repository import ROOT
 
 import showattendtell
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 
 
@@ -38,3 +42,22 @@ def test_a_workflow_runs_targets_and_files_that_exist(workflow: Path):
     targets = re.findall(r"\bmake ([a-z-]+)", runs)
     assert {target for target in targets if not re.search(rf"^{target}:", text("Makefile"), re.MULTILINE)} == set()
     assert {name for name in re.findall(r"docs/[\w/-]+\.jpg|\.ci/\w+", runs) if not (ROOT / name).is_file()} == set()
+
+
+def test_every_requirement_is_locked_in_an_allowed_version():
+    extras = PROJECT["optional-dependencies"].values()
+    required = [Requirement(line) for line in [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]]
+    locked: dict[str, list[Version]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==([\w.+!-]+)", LOCK, re.MULTILINE):
+        locked.setdefault(canonicalize_name(name), []).append(Version(version))
+    for one in required:
+        if one.name != PROJECT["name"]:
+            assert locked.get(canonicalize_name(one.name)), f"{one.name} is not in requirements.lock: run make lock"
+            versions = locked[canonicalize_name(one.name)]
+            assert all(one.specifier.contains(version, prereleases=True) for version in versions), one
+
+
+def test_every_locked_package_has_hashes_and_no_address():
+    entries = re.split(r"\n(?=\S)", LOCK)
+    assert all("--hash=sha256:" in entry for entry in entries if "==" in entry.partition("\n")[0])
+    assert "://" not in LOCK

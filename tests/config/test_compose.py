@@ -198,18 +198,21 @@ def test_options_may_be_in_folders_of_the_user(parts: str, tmp_path: Path, monke
         compose("train", [*folders, "attention=onw"])
 
 
-@pytest.mark.parametrize("form", ["flag", "path"])
+@pytest.mark.parametrize("form", slow_after(1, ["flag", "path"]))
 @pytest.mark.parametrize(
     "option",
-    [
-        "attention/soft",
-        "attention/score/dot",
-        "experiment/flickr8k",
-        "experiment/paper/coco",
-        "hydra/launcher/joblib",
-        "hydra/job_logging/none",  # Hydra's
-        "train",
-    ],
+    slow_after(
+        2,
+        [
+            "attention/score/dot",
+            "hydra/job_logging/none",  # Hydra's
+            "attention/soft",
+            "experiment/flickr8k",
+            "experiment/paper/coco",
+            "hydra/launcher/joblib",
+            "train",
+        ],
+    ),
 )
 def test_an_option_of_the_user_with_the_name_of_another_is_refused(tmp_path: Path, form: str, option: str):
     file = tmp_path / f"mine/{option}.yaml"

@@ -92,7 +92,7 @@ def test_a_run_that_fails_before_it_writes_anything_leaves_no_folder(run_light: 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("own", ["notes.txt", ".hydra/notes.txt"])
+@pytest.mark.parametrize("own", slow_after(1, [".hydra/notes.txt", "notes.txt"]))
 def test_a_run_that_fails_leaves_a_folder_that_holds_something_else(
     run_light: Callable[..., Any], tmp_path: Path, own: str
 ):

@@ -11,6 +11,7 @@ from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Decoding, Ensemble
 from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
+from showattendtell.text.tokenizers import SubwordTokenizer
 from showattendtell.text.vocabulary import EOS, PAD, SPECIAL, START, UNK, Vocabulary
 
 WORDS = ["dog", "cat", "ball", "runs"]
@@ -112,3 +113,25 @@ def test_a_caption_that_no_word_may_continue_ends_before_its_least_length():
 def test_rules_that_cannot_be_kept_are_reported(rules: dict[str, Any], message: str):
     with pytest.raises(UserError, match=message):
         BeamSearch(**rules).in_tokens(VOCABULARY)
+
+
+def subwords() -> Vocabulary:
+    tokenizer = SubwordTokenizer()
+    tokenizer.train(["Ein Hund", "Ein Hund", "Ein Mann"], 20)
+    return Vocabulary.build([], 30, tokenizer)
+
+
+def test_a_prefix_may_have_several_tokens_a_word():
+    vocabulary = subwords()
+    tokens = BeamSearch(prefix="Ein Mund").in_tokens(vocabulary).prefix
+    assert vocabulary.text(tokens) == "Ein Mund"
+    assert len(tokens) > 2
+
+
+def test_a_forbidden_word_is_one_token():
+    vocabulary = subwords()
+    assert vocabulary.ids["▁Hund"] in BeamSearch(forbidden=["Hund"]).in_tokens(vocabulary).suppressed
+    with pytest.raises(UserError, match="forbidden: 'Hand' is . tokens, and must be one"):
+        BeamSearch(forbidden=["Hand"]).in_tokens(vocabulary)
+    with pytest.raises(UserError, match="prefix: the model does not know the word '<unk>'"):
+        BeamSearch(prefix="Ein Tor").in_tokens(vocabulary)

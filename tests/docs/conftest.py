@@ -6,20 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from example_folder import Run, fill_folder
 
 os.environ.pop("WANDB_SERVICE", None)
-
-
-class Finished(NamedTuple):
-    """A command that has ended, and what it printed."""
-
-    status: int | None
-    out: str
-    err: str
 
 
 @pytest.fixture(scope="session")
@@ -48,12 +41,12 @@ def _in(folder: Path, run_forked: Run) -> Run:
     environment = {"SHOWATTENDTELL_CACHE": str(folder / "cache"), "WANDB_MODE": "offline"}
     here = "sys.path.insert(0, '')"  # as `python -m` does, so that the user's own module is found
 
-    def run(command: str, *arguments: str, **variables: str) -> Finished:
+    def run(command: str, *arguments: str, **variables: str) -> Any:
         own = {**environment, **variables}
         if not any(argument.startswith(("hydra/launcher=", "trainer=ddp")) for argument in arguments):
             return run_forked(command, *arguments, folder=folder, first=here, **own)
         line = [sys.executable, "-m", f"showattendtell.{command}", *arguments]
         done = subprocess.run(line, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True)
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return SimpleNamespace(status=done.returncode, out=done.stdout, err=done.stderr)
 
     return run

@@ -31,7 +31,7 @@ def error(grids: Tensor, expected: Tensor) -> float:
 
 
 def test_torch_gives_every_image_its_grid_however_many_there_are(encoder: Encoder):
-    for number in (1, BATCH_SIZES["torch"], 2 * BATCH_SIZES["torch"] + 1):
+    for number in (1, BATCH_SIZES["torch"] + 1):
         pixels = photographs(number, 32)
         with torch.no_grad():
             alone = torch.cat([encoder(image.unsqueeze(0)) for image in pixels])

@@ -3,7 +3,6 @@ import json
 import multiprocessing
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from disks import small_disk
+from disks import limited_files, small_disk
 from grid_stores import NAMES, SETTINGS, Encoding, EndedError, content, plan_of, random_grids, write
 from slow_cases import slow_after
 
@@ -237,13 +236,9 @@ def test_a_disk_without_room_is_reported_before_any_work(path: Path, monkeypatch
 def test_a_disk_that_fills_up_is_reported_and_the_work_continues_later(path: Path):
     """There is room for one batch and a half."""
     plan = plan_of(NAMES[:64], LARGE)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (48 * SIZE, hard))
-    try:
-        with pytest.raises(UserError, match=r"cannot be written \(.*\); set cache to a folder on another disk"):
-            write(path, plan, Encoding(LARGE))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    unwritable = r"cannot be written \(.*\); set cache to a folder on another disk"
+    with pytest.raises(UserError, match=unwritable), limited_files(48 * SIZE):
+        write(path, plan, Encoding(LARGE))
     continue_writing(path, plan)
     grids = FeatureStore(path)[torch.tensor([0, 31, 32, 63])]
     assert torch.equal(grids, random_grids([NAMES[i] for i in (0, 31, 32, 63)], LARGE)[:, 0].half())

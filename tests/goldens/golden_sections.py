@@ -17,6 +17,7 @@ from unittest.mock import patch
 import pytorch_lightning as lightning
 from extension_cases import cases
 from PIL import Image, ImageOps
+from quiet_trainer import quiet_trainer
 from step_losses import STOP_AFTER, StepLosses, read_losses
 from torch.optim import AdamW
 
@@ -64,18 +65,8 @@ def train_module(folder: Path, name: str) -> dict[str, Any]:
     sizes = {"num_train": 64, "num_val": 8, "num_test": 8}
     data = ShapesDataModule(**sizes, batch_size=8, cache=folder / "cache")
     module = CaptioningModule(**MODULES[name], optimizer=OPTIMIZER, schedule=Cosine(final=1.0))
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        max_steps=NUM_STEPS,
-        gradient_clip_val=5.0,
-        limit_val_batches=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-        callbacks=[StepLosses(str(folder / name))],
-    )
+    limits = {"max_steps": NUM_STEPS, "gradient_clip_val": 5.0, "limit_val_batches": 0}
+    trainer = quiet_trainer(StepLosses(str(folder / name)), use_distributed_sampler=False, **limits)
     trainer.fit(module, data)
     measured = trainer.test(module, data, verbose=False)
     scores = [{name: value for name, value in part.items() if name != "test/meteor"} for part in measured]  # needs Java

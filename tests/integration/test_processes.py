@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import pytorch_lightning as lightning
+from quiet_trainer import quiet_trainer
 from runs import Run, assert_done
 
 from showattendtell.config.compose import as_settings
@@ -47,14 +47,7 @@ def test_validation_by_several_processes_gives_the_figures_of_one(
     data = build(config.data, **settings, generation_batch_size=images_at_a_time)
 
     def validate(devices: int, strategy: str) -> dict[str, float]:
-        trainer = lightning.Trainer(
-            accelerator="cpu",
-            devices=devices,
-            strategy=strategy,
-            use_distributed_sampler=False,
-            logger=False,
-            enable_progress_bar=False,
-        )
+        trainer = quiet_trainer(devices=devices, strategy=strategy, use_distributed_sampler=False)
         figures = trainer.validate(module, data, verbose=False)
         return {name: figure for part in figures for name, figure in part.items()}
 

@@ -17,6 +17,7 @@ import torch
 from documentation import ROOT, blocks
 from PIL import Image
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from quiet_trainer import quiet_trainer
 from runs import Run, assert_done
 from slow_cases import slow_after
 from torch import Tensor
@@ -63,8 +64,9 @@ def shapes(cache: Path, encoder: Encoder, **options: Any) -> ShapesDataModule:
 
 
 def trainer(folder: Path, callbacks: Sequence[Callback] = (), **settings: Any) -> lightning.Trainer:
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
-    return lightning.Trainer(default_root_dir=folder, callbacks=[*callbacks], **{"max_epochs": 2, **quiet, **settings})
+    return quiet_trainer(
+        *callbacks, default_root_dir=folder, enable_checkpointing=True, **{"max_epochs": 2, **settings}
+    )
 
 
 def small(**settings: Any) -> CaptioningModule:

@@ -38,6 +38,7 @@ def all_measured() -> Array:
     return METEOR().measure(pairs).by_image
 
 
+@pytest.mark.slow
 def test_a_score_worked_by_hand(all_measured: Array):
     """Content words only, all 3 of the caption's and 3 of the reference's 4 match exactly, in 2 chunks; alpha 0.85,
     beta 0.2 and gamma 0.6 are the English parameters (Denkowski and Lavie 2014, table 1)."""
@@ -46,10 +47,12 @@ def test_a_score_worked_by_hand(all_measured: Array):
     assert all_measured[5] == pytest.approx(100 * mean * (1 - 0.6 * fragmentation**0.2), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_what_was_said_scores_1_and_nothing_in_common_or_nothing_at_all_0(all_measured: Array):
     assert all_measured[[1, 3, 4]].tolist() == [100, 0, 0]
 
 
+@pytest.mark.slow
 def test_odd_captions_shift_no_line(all_measured: Array):
     np.testing.assert_array_equal(all_measured[len(CORPUS) + 1 :: 2], all_measured[0])
 

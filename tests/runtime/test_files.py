@@ -1,13 +1,13 @@
 import multiprocessing
 import os
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
+from disks import limited_files
 from existing_files import EXISTING, IRREGULAR, snapshot
 
 from showattendtell.errors import UserError
@@ -86,22 +86,11 @@ def test_a_file_that_is_not_written_to_its_end_leaves_nothing_and_changes_nothin
     assert (tmp_path / "a.txt").read_text() == "before"
 
 
-@contextmanager
-def small_disk() -> Iterator[None]:
-    """No file may have more than 1000 bytes, not even that of pytest's output."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 def test_a_full_disk_is_reported_with_the_files_name(tmp_path: Path):
     (tmp_path / "a.txt").write_text("before")
     with (
         pytest.raises(OSError, match="a.txt") as error,
-        small_disk(),
+        limited_files(1000),
         atomic_write(tmp_path / "a.txt") as stream,
     ):
         stream.write(bytes(2000))

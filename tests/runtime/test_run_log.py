@@ -1,10 +1,10 @@
 import contextlib
 import io
-import resource
 import sys
 from pathlib import Path
 
 import pytest
+from disks import limited_files
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import logged
@@ -32,13 +32,8 @@ def test_a_log_goes_on_and_ends_with_the_error(tmp_path: Path):
 
 
 def test_a_full_disk_does_not_end_what_is_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        with logged(tmp_path / "train.log", str):
-            print("printed")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with limited_files(0), logged(tmp_path / "train.log", str):
+        print("printed")
     assert capsys.readouterr().out == "printed\n"
     assert (tmp_path / "train.log").read_text() == ""
 

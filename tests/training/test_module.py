@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as lightning
 import torch
+from quiet_trainer import quiet_trainer
 from small_training import REGIONS, VALIDATED, examples_of, small_config, small_run, source
 
 from showattendtell.datamodules.datamodule import CaptionDataModule
@@ -57,8 +58,7 @@ def test_an_interrupted_validation_leaves_nothing_to_the_next(tmp_path: Path):
     data = CaptionDataModule(dataset, module.vocabulary, source, 4, seed=1, generation_batch_size=2)
 
     def validate(*callbacks: lightning.Callback) -> Any:
-        quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-        return lightning.Trainer(accelerator="cpu", callbacks=[*callbacks], **quiet).validate(module, data)
+        return quiet_trainer(*callbacks).validate(module, data)
 
     expected = validate()
     with pytest.raises(ConnectionError):

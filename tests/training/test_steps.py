@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as lightning
 import torch
+from quiet_trainer import quiet_trainer
 
 from showattendtell.datamodules.datamodule import ShapesDataModule
 from showattendtell.losses.caption import LossOutput
@@ -46,16 +47,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def trained(tmp_path: Any) -> CaptioningModule:
     lightning.seed_everything(0, verbose=False)
     module = CaptioningModule(hidden_dim=16, embedding_dim=16)
-    trainer = lightning.Trainer(
-        max_steps=4,
-        accumulate_grad_batches=2,
-        limit_val_batches=0,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(max_steps=4, accumulate_grad_batches=2, limit_val_batches=0)
     trainer.fit(module, ShapesDataModule(40, 5, 1, batch_size=4, cache=tmp_path, seed=0))
     return module
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import pytorch_lightning as lightning
+from quiet_trainer import quiet_trainer
 
 from showattendtell import CaptioningModule, ShapesDataModule
 from showattendtell.errors import UserError
@@ -21,11 +22,7 @@ def trained(folder: Path, attention: str, weight: float) -> dict[str, Any]:
     data = ShapesDataModule(80, 20, 1, cache=folder, seed=0)
     loss = (HardLoss if attention == "hard" else SoftLoss)(supervision_weight=weight)
     module = CaptioningModule(attention, hidden_dim=32, embedding_dim=32, dropout=0.0, lr=5e-3, loss=loss)
-    settings = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = lightning.Trainer(
-        max_steps=30, limit_val_batches=0, accelerator="cpu", enable_model_summary=False, **settings
-    )
-    trainer.fit(module, data)
+    quiet_trainer(max_steps=30, limit_val_batches=0).fit(module, data)
     examples = data.val_images.examples
     return measure_attention(module.eval(), data.val_images.images, examples, silent=True)
 
@@ -40,6 +37,5 @@ def test_supervision_brings_attention_to_the_boxes(tmp_path: Path, attention: st
 
 def test_an_attention_with_a_constant_map_is_reported(tmp_path: Path):
     module = CaptioningModule("none", hidden_dim=8, embedding_dim=8, loss=SoftLoss(supervision_weight=1.0))
-    trainer = lightning.Trainer(max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False)
     with pytest.raises(UserError, match="attention=none is constant"):
-        trainer.fit(module, ShapesDataModule(4, 2, 1, cache=tmp_path))
+        quiet_trainer(max_steps=1).fit(module, ShapesDataModule(4, 2, 1, cache=tmp_path))

@@ -11,6 +11,7 @@ import pytorch_lightning as lightning
 import torch
 from extension_cases import cases
 from pytorch_lightning.callbacks import Callback
+from quiet_trainer import quiet_trainer
 from torch import Tensor
 
 from showattendtell import CaptioningModule, ShapesDataModule
@@ -163,16 +164,8 @@ def train(
     data = ShapesDataModule(80, 20, 1, encoder, cache=folder, seed=0)
     module = CaptioningModule(hidden_dim=32, embedding_dim=32, lr=5e-3, **settings)
     losses = Losses()
-    trainer = lightning.Trainer(
-        max_steps=60,
-        accumulate_grad_batches=accumulated,
-        limit_val_batches=0,
-        callbacks=[losses],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    limits = {"max_steps": 60, "accumulate_grad_batches": accumulated, "limit_val_batches": 0}
+    trainer = quiet_trainer(losses, accelerator="auto", **limits)
     with pytest.MonkeyPatch.context() as patch:
         if not has_graphs:
             patch.setattr(Graphs, "_wants", lambda graphs, key: False)

@@ -10,6 +10,7 @@ from drawings import TURNED, draw
 from extension_cases import cases
 from numpy import ndarray
 from PIL import Image
+from slow_cases import slow_after
 from small_models import VOCABULARY, Grids, small_captioner, small_model
 
 from showattendtell.decoding.beam_search import BeamSearch
@@ -56,7 +57,7 @@ def in_plain_torch(captioner: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("beam", [1, 2, 3, 7])
+@pytest.mark.parametrize("beam", slow_after(2, [1, 3, 2, 7]))
 @torch.no_grad()
 def test_the_search_of_the_script_finds_what_the_packages_does(beam: int):
     lengths = set()

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from disks import small_disk
+from slow_cases import slow_after
 from small_models import ATTENTIONS, KINDS, VOCABULARY, D, small_captioner, small_model
 from torch import Tensor, nn
 
@@ -75,6 +75,7 @@ def exporting(name: str, graph: Graph) -> ExportModel:
     return ExportModel("", small_model(), None, {name: graph}, {"precision": "float32"})
 
 
+@pytest.mark.slow
 @needs_onnx
 def test_a_full_disk_is_reported_with_the_folder_and_leaves_nothing(tmp_path: Path):
     graph = Graph(nn.Linear(200, 200), {"numbers": torch.ones(2, 200)}, ("values",))
@@ -116,7 +117,7 @@ class Moody(nn.Module):
 
 
 @needs_onnx
-@pytest.mark.parametrize("module", [Bessel(), Moody()])
+@pytest.mark.parametrize("module", slow_after(1, [Moody(), Bessel()]))
 def test_a_graph_that_has_no_form_in_onnx_is_reported(tmp_path: Path, module: nn.Module):
     model = exporting("begin", Graph(module, {"numbers": torch.ones(2, 3)}, ("values",)))
     with pytest.raises(UserError, match=r"the graph begin of this model has no form in ONNX \(.+\)"):
@@ -165,14 +166,11 @@ def as_function(graph: Graph, way: str) -> Any:
     return run
 
 
-ONNX = pytest.param("onnx", marks=pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs the extra onnx"))
-
 IN_ONNX = dict.fromkeys([*KINDS[::3], *KINDS[-2:]])
+ONNX = [needs_onnx, pytest.mark.slow]
+"""Marks of the graphs that are exported for one test; those of `exported` are fast."""
 WAYS = [pytest.param(*kind, "torch") for kind in KINDS]
-WAYS += [
-    pytest.param(*kind, *ONNX.values, marks=[*ONNX.marks, *([] if kind == KINDS[0] else [pytest.mark.slow])])
-    for kind in IN_ONNX
-]
+WAYS += [pytest.param(*kind, "onnx", marks=ONNX) for kind in IN_ONNX]
 
 
 @pytest.mark.parametrize(("attention", "decoder", "way"), WAYS)
@@ -196,7 +194,7 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
             words = TOKENS[:, number]
 
 
-@pytest.mark.parametrize("way", ["torch", ONNX])
+@pytest.mark.parametrize("way", ["torch", pytest.param("onnx", marks=ONNX)])
 @torch.no_grad()
 def test_a_calibrated_model_has_a_graph_of_unlikeness(way: str):
     directions, _ = torch.linalg.qr(torch.randn(D, 2))

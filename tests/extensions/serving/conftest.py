@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_server import Served, write_checkpoint
+from small_checkpoints import save
+from small_server import SETTINGS, WORDS, Served
 
 SPEECH = ["decoding.min_length=3", "decoding.max_length=5", "decoding.allow_unk=false"]
 
@@ -18,14 +19,15 @@ Serve = Callable[..., Served]
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("checkpoints")
     paths = [folder / "soft/best.ckpt", folder / "hard/best.ckpt"]
-    write_checkpoint(paths[0])
-    write_checkpoint(paths[1], "attention=hard")
+    for path in paths:
+        path.parent.mkdir()
+        save(path, 1, *SETTINGS, f"attention={path.parent.name}", words=WORDS, spread=1.0)
     return paths
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def serve(start_forked: Callable[..., Any], checkpoints: list[Path], tmp_path_factory: Any) -> Iterator[Serve]:
-    """Starts servers, which end with the tests of a file."""
+    """Starts servers, which end with the tests."""
     started: list[Served] = []
 
     def serve(*settings: str) -> Served:
@@ -50,6 +52,6 @@ def _address(running: Any) -> str:
     raise AssertionError(f"the server did not start: {running.finish().err if not running.process.is_alive() else ''}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(serve: Serve) -> Served:
     return serve()

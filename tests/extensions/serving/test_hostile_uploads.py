@@ -114,11 +114,6 @@ def test_a_field_that_is_unknown_or_out_of_range_is_refused(served: Served, fiel
     assert_refused(caption(served.address, PHOTOGRAPH, **fields), 422)
 
 
-def resident(pid: int) -> float:
-    """Megabytes of a process in memory."""
-    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1000
-
-
 def coming_again(ask: Callable[[], Response]) -> Response:
     """The answer, once there is a place."""
     for _ in range(600):
@@ -145,10 +140,10 @@ def test_fifty_at_a_time_are_all_answered_and_leave_nothing_behind(served: Serve
             return list(visitors.map(visit, range(50)))
 
     crowd()
-    before = resident(served.pid)
+    before = served.megabytes()
     for good, answered in [*crowd(), *crowd()]:
         if good:
             assert_captioned(answered)
         else:
             assert_refused(answered)
-    assert resident(served.pid) - before < GROWTH
+    assert served.megabytes() - before < GROWTH

@@ -30,7 +30,9 @@ SOON = 30
 
 @pytest.fixture(scope="module")
 def narrow(serve: Serve) -> Served:
-    return serve("megabytes=0.1", "megapixels=0.01", "photographs=2", "server.limit_concurrency=4")
+    """A server with small limits, open to others."""
+    limits = ["megabytes=0.1", "megapixels=0.01", "photographs=2", "server.limit_concurrency=4"]
+    return serve(*limits, "host=0.0.0.0")
 
 
 @contextlib.contextmanager
@@ -90,6 +92,7 @@ def test_a_body_is_refused_as_soon_as_it_is_too_large(narrow: Served):
 @pytest.mark.parametrize("path", [b"/api/caption", b"/nowhere"])
 @pytest.mark.parametrize("pause", [0, 0.5], ids=["at once", "later"])
 def test_a_malformed_chunk_prints_nothing(served: Served, path: bytes, pause: float):
+    printed = served.running.err.read_text()
     begun = HEAD.replace(b"/api/caption", path) + b"Transfer-Encoding: chunked\r\n\r\n"
     with connected(served, begun + b"zz\r\n" * (not pause)) as [connection]:
         time.sleep(pause)
@@ -98,7 +101,7 @@ def test_a_malformed_chunk_prints_nothing(served: Served, path: bytes, pause: fl
             while connection.recv(10_000):
                 pass
     assert caption(served.address, SMALL).status == 200
-    assert served.running.err.read_text() == ""
+    assert served.running.err.read_text() == printed
 
 
 def test_where_all_connections_are_used_another_is_requested_to_try_again(narrow: Served):
@@ -161,10 +164,9 @@ def test_a_port_that_is_in_use_is_an_error_of_one_sentence(
     assert done.err == f"error: {reason}\n"
 
 
-def test_a_server_open_to_others_prints_a_note_and_answers_by_any_name(serve: Serve):
-    opened = serve("host=0.0.0.0")
-    assert opened.running.err.read_text() == "note: host=0.0.0.0 opens the server to everyone; it has no password\n"
-    assert send_request(opened.address, "", headers={"Host": "photos.example"}).status == 200
+def test_a_server_open_to_others_prints_a_note_and_answers_by_any_name(narrow: Served):
+    assert narrow.running.err.read_text() == "note: host=0.0.0.0 opens the server to everyone; it has no password\n"
+    assert send_request(narrow.address, "", headers={"Host": "photos.example"}).status == 200
 
 
 @pytest.mark.parametrize("package", ["fastapi", "python_multipart"])
@@ -175,11 +177,11 @@ def test_a_package_that_is_missing_is_named(run_light: Callable[..., Any], tmp_p
     assert (done.status, done.err) == (2, f"error: {sentence}\n")
 
 
-def test_nothing_is_written_anywhere(serve: Serve, tmp_path: Path):
+def test_nothing_is_written_anywhere(served: Served):
     """Neither in the current folder nor among temporary files, not even while a large photograph comes in."""
     if not Path("/proc/self/fd").exists():
         pytest.skip("needs /proc, which lists the files that a process has open")
-    served, seen = serve(), set()
+    seen = set[str]()
     body = form(part("photograph", encoded(noise(1500, 1000), "BMP"), "a.bmp"))
     watching = threading.Event()
 

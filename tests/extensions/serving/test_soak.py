@@ -24,15 +24,9 @@ MEGABYTES = 1200
 """Memory by which the server never grows: a photograph of 64 megapixels is decoded and resized in 800."""
 
 
-def megabytes(served: Served, which: str) -> float:
-    """Return a size of the server's memory: `VmRSS`, or `VmHWM` for its maximum until now."""
-    status = Path(f"/proc/{served.pid}/status").read_text()
-    return int(status.partition(f"{which}:")[2].split()[0]) / 1000
-
-
 @pytest.fixture(scope="module")
 def idle_megabytes(served: Served) -> float:
-    return megabytes(served, "VmRSS")
+    return served.megabytes()
 
 
 @pytest.mark.slow
@@ -49,7 +43,7 @@ def test_no_attack_stops_the_server_or_fills_the_memory(served: Served, idle_meg
             statuses[caption(served.address, photograph).status] += 1
             time.sleep(PAUSE)
         attacker.kill()
-    growth, end = megabytes(served, "VmHWM") - idle_megabytes, time.monotonic() + SOON
+    growth, end = served.megabytes("VmHWM") - idle_megabytes, time.monotonic() + SOON
     print(f"{name}: {dict(statuses)}; grown by {growth:.0f} MB at most")
     assert statuses.keys() <= {200, 503}
     assert growth < MEGABYTES
