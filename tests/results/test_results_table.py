@@ -22,7 +22,7 @@ HOSTILE = r"soft, root=a|b_c & 50% #1 {x} ~^\[0.5, 0.5] *_target_*"
 
 
 def found(path: str, seed: int) -> Result:
-    return Result(path, "coco", "test", "ab", "plain", {}, (ModelRecord("best.ckpt", "cd", seed, {}, {}),), {}, {})
+    return Result(path, "coco", "test", "ab", "plain", {}, (ModelRecord("best.ckpt", "cd", seed, {}, {}),), {})
 
 
 RUNS = (found("runs/soft/seed 1/results-test.json", 1), found("runs/soft/2/results-test.json", 2))

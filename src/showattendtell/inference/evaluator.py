@@ -264,10 +264,7 @@ def evaluate(settings: EvaluateSettings) -> float:
     if only_attention and (reason := _lacks_boxes(run)):
         raise UserError(reason)
     print_notes(run.dataset.notes)
-    if only_attention:
-        figures = _score_attention(run, run.title(), with_kinds=True)
-    else:
-        figures = _score_captions(run, captions, metrics, clip)
+    figures = _score_attention(run, run.title()) if only_attention else _score_captions(run, captions, metrics, clip)
     print(f"written to {write_result({**figures, **run.origin()}, path)}")
     return main_score(run.metrics, figures)
 
@@ -300,7 +297,7 @@ def _score_captions(
             measure(metric)
     print_scores([figures], missing, run.title(), labels)
     print_notes(describe_intervals(scores.intervals, len(captions)))
-    attention = _evaluate_attention(run, with_kinds=ATTENTION in run.metrics)
+    attention = _evaluate_attention(run)
     for metric in metrics:  # those that print tables of their own take longer
         if not metric.labels:
             measure(metric)
@@ -358,22 +355,22 @@ def score(run: EvaluationRun, captions_by_image: Captions, clip: Clip | None = N
     return RunScores(figures, result.missing, image_scores(images, result.measured.values()), limits)
 
 
-def _evaluate_attention(run: EvaluationRun, with_kinds: bool) -> dict[str, Any]:
+def _evaluate_attention(run: EvaluationRun) -> dict[str, Any]:
     """Print and return statistics of attention maps, and the scores at ground-truth boxes; none for an ensemble."""
     if len(run.models) > 1:
         return {}
     statistics = measure_maps(run.module, run.images[0], run.examples)
     figures: dict[str, Any] = {f"attention_{name}": mean for name, mean in statistics.items()}
     print_statistics(figures)
-    return figures | _score_attention(run, "attention at the ground-truth boxes", with_kinds)
+    return figures | _score_attention(run, "attention at the ground-truth boxes")
 
 
-def _score_attention(run: EvaluationRun, title: str, with_kinds: bool) -> dict[str, Any]:
+def _score_attention(run: EvaluationRun, title: str) -> dict[str, Any]:
     """Print and return the pointing game and attention correctness, also by kind of object; none without ground-truth
     boxes."""
     figures = measure_attention(run.module, run.images[0], run.examples)
     if figures:
-        print_attention_scores(figures, title, with_kinds)
+        print_attention_scores(figures, title)
     return figures
 
 

@@ -76,8 +76,6 @@ def read_coco2017(
     """
     folder = open_folder(root, "coco2017")
     train, val = (read_references(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
-    if train.split_of or val.split_of:
-        raise UserError(f"the captions in {root} have splits of their own; read them with dataset=coco or custom")
     other = "val" if val2017 == "test" else "test"
     split_of = {**split_by_hash(train.captions, {other: held_out}), **dict.fromkeys(val.captions, val2017)}
     folders = {**dict.fromkeys(train.captions, "train2017"), **dict.fromkeys(val.captions, "val2017")}

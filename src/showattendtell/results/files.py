@@ -38,7 +38,7 @@ class ModelRecord(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The finite scores of a result file by their names, their provenance, and the reasons for missing metrics."""
+    """The finite scores of a result file by their names, and their provenance."""
 
     path: str
     dataset: str
@@ -48,7 +48,6 @@ class Result(NamedTuple):
     decoding: Mapping[str, Any]
     models: Annotated[tuple[ModelRecord, ...], Field(min_length=1)]
     figures: Mapping[str, float]
-    missing: Mapping[str, str] = {}
 
 
 def run_name(result: Result) -> str:

@@ -188,8 +188,9 @@ def print_statistics(figures: Mapping[str, float]) -> None:
     )
 
 
-def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: bool = False) -> None:
-    """Print pointing game and attention correctness in percent, for the model and for maps that ignore the image.
+def print_attention_scores(figures: Mapping[str, Any], title: str) -> None:
+    """Print pointing game and attention correctness in percent, for the model, for maps that ignore the image, and by
+    kind of object.
 
     Args:
         figures: see `score_attention`.
@@ -198,8 +199,7 @@ def print_attention_scores(figures: Mapping[str, Any], title: str, with_kinds: b
     table = numeric_table("attention", columns, title=Text(printable(title)))
     others = figures["attention_baselines"]
     rows = {"model": figures, "uniform": others["uniform"], "center prior": others["center"]}
-    if with_kinds:
-        rows |= {f"model: {kind}": scores for kind, scores in figures["attention_by_kind"].items()}
+    rows |= {f"model: {kind}": scores for kind, scores in figures["attention_by_kind"].items()}
     for name, scores in rows.items():
         num_words, *rates = (scores[key] for key in ("pointing_game_words", "pointing_game", "attention_correctness"))
         table.add_row(name, f"{num_words:,}", *(f"{rate:.1f}" for rate in rates), end_section=name == "center prior")
