@@ -43,7 +43,7 @@ def _score(corpus: Any, settings: ScoreSettings) -> dict[str, Any]:
     Args:
         corpus: a `MatchedCaptions` in words.
     """
-    from showattendtell.metrics.bootstrap import as_dicts, compare_with_first, corpus_scores, image_scores, intervals
+    from showattendtell.metrics.bootstrap import compare_with_first, corpus_scores, image_scores, intervals
     from showattendtell.metrics.classes import measure
     from showattendtell.metrics.diversity import diversity
     from showattendtell.results.tables import describe_intervals, print_comparison, print_notes, print_scores
@@ -67,7 +67,7 @@ def _score(corpus: Any, settings: ScoreSettings) -> dict[str, Any]:
     found = compare_with_first(systems, num_images, resamples, settings.seed)
     for i, (file, comparison) in enumerate(zip(others, found, strict=True), start=2):
         print_comparison(comparison, f"({i}) minus (1), over {resamples:,} resamples of the images")
-        comparisons.append({"a": first, "b": file, "differences": as_dicts(comparison)})
+        comparisons.append({"a": first, "b": file, "differences": comparison})
     return {"scores": scores, "per_image": per_image, "intervals": limits, "comparisons": comparisons}
 
 

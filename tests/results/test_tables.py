@@ -1,6 +1,5 @@
 import pytest
 
-from showattendtell.metrics.bootstrap import Difference
 from showattendtell.results.tables import (
     ONE_IMAGE,
     describe_intervals,
@@ -95,9 +94,13 @@ def test_a_missing_metric_is_a_dash_with_its_reason_below(capsys: pytest.Capture
     assert out.splitlines()[-1] == f"METEOR is missing: {reason}"
 
 
+def difference(*values: float) -> dict[str, float]:
+    return dict(zip(("difference", "low", "high", "higher"), values, strict=True))
+
+
 def test_a_difference_is_shown_with_its_interval(capsys: pytest.CaptureFixture[str]):
-    differences = {"bleu4": Difference(-4.71, -5.2, 0.04, 0.025), "brevity_penalty": Difference(0.1, 0.08, 0.12, 1)}
-    print_comparison({**differences, "words": Difference(1, 2, 3, 0)}, "b less a")
+    shown = {"bleu4": difference(-4.71, -5.2, 0.04, 0.025), "brevity_penalty": difference(0.1, 0.08, 0.12, 1)}
+    print_comparison({**shown, "words": difference(1, 2, 3, 0)}, "b less a")
     out = capsys.readouterr().out
     assert out.splitlines()[0] == "b less a"
     assert rows(out) == [
@@ -111,5 +114,5 @@ def test_no_table_of_scores_is_wider_than_80_columns(
 ):
     monkeypatch.setenv("COLUMNS", "120")
     print_scores([FIGURES] * 5, {}, "scores")
-    print_comparison(dict.fromkeys(FIGURES, Difference(-10, -20, -5, 1)), "differences")
+    print_comparison(dict.fromkeys(FIGURES, difference(-10, -20, -5, 1)), "differences")
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80

@@ -8,7 +8,6 @@ so captions are read only once.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,21 +82,9 @@ Resampled = dict[str, Array]
 """Scores of a set of captions by name, (1 + R,): on the original images, then on each resample."""
 
 
-class Difference(NamedTuple):
-    """Difference of a score, b minus a.
-
-    difference: on the original images.
-    low, high: limits of 95 % of the resamples' differences.
-    higher: fraction of resamples in which b's score is higher; ties count half.
-    """
-
-    difference: float
-    low: float
-    high: float
-    higher: float
-
-
-Comparison = dict[str, Difference]
+Comparison = dict[str, dict[str, float]]
+"""By the name of a score: the `difference` of b minus a on the original images; `low` and `high`, the limits of 95 % of
+the resamples' differences; and `higher`, the fraction of resamples in which b's score is higher; ties count half."""
 
 
 def draw_copies(num_images: int, num_resamples: int, seed: int) -> Array:
@@ -158,10 +145,6 @@ def compare(a: Resampled, b: Resampled) -> Comparison:
     for name in [name for name in a if name in b]:
         difference, *resamples = b[name] - a[name]
         higher = np.mean(np.heaviside(resamples, 0.5))
-        comparison[name] = Difference(float(difference), *_limits(resamples), float(higher))
+        low, high = _limits(resamples)
+        comparison[name] = {"difference": float(difference), "low": low, "high": high, "higher": float(higher)}
     return comparison
-
-
-def as_dicts(comparison: Comparison) -> dict[str, dict[str, float]]:
-    """Return the content for result files."""
-    return {name: difference._asdict() for name, difference in comparison.items()}

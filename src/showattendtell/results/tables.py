@@ -166,7 +166,7 @@ def print_comparison(comparison: Comparison, title: str) -> None:
     for group in groups:
         for name, (label, form) in group.items():
             if name in comparison:
-                *values, higher = comparison[name]
+                *values, higher = comparison[name].values()
                 difference, low, high = (format(value, f"+{form}") for value in values)
                 table.add_row(label, difference, f"[{low}, {high}]", f"{100 * higher:.1f} %")
         table.add_section()

@@ -28,7 +28,7 @@ from showattendtell.errors import UserError
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunMetric, RunScores
 from showattendtell.inference.predictions import read_grids
 from showattendtell.metrics.attention import CONTENT, center_prior, word_class
-from showattendtell.metrics.bootstrap import RESAMPLES, Array, ImageMeans, as_dicts, compare_with_first
+from showattendtell.metrics.bootstrap import RESAMPLES, Array, Comparison, ImageMeans, compare_with_first
 from showattendtell.models.captioner import Captioner
 from showattendtell.results.tables import Terminal, numeric_table
 from showattendtell.types import Example
@@ -125,14 +125,14 @@ def measure_faithfulness(
     }
 
 
-def compare_with_random(areas: Array) -> dict[str, dict[str, float]]:
+def compare_with_random(areas: Array) -> Comparison:
     """Return the differences of attention's curves to those of random maps, given the areas (I, M, 2)."""
     attention, random, _ = areas.transpose(1, 2, 0)
     systems = [
         {name: ImageMeans(name, area) for name, area in zip(CURVES, of, strict=True)} for of in (random, attention)
     ]
     [comparison] = compare_with_first(systems, len(areas), RESAMPLES, 0)
-    return as_dicts(comparison)
+    return comparison
 
 
 @torch.no_grad()
