@@ -249,16 +249,12 @@ def render(page: Page, template: str = "page.html") -> str:
 
     Names of photographs and models and words are escaped.
     """
-    gated = []
-    for model in range(len(page.models)):
-        captions = [caption for entry in page.entries for caption in entry.outputs[model].captions]
-        gated.append(any((caption.gates[: len(caption.words)] < UNGATED).any() for caption in captions))
     return fill(
         template,
         page=page,
         note=page.note,
         doubts=any(output.not_sure for entry in page.entries for output in entry.outputs),
-        gated=gated,
+        gated=[any(_is_gated(entry.outputs[i]) for entry in page.entries) for i in range(len(page.models))],
         darkest=DARKEST,
         not_sure=UNSURE,
         encode_map=encode_map,
@@ -267,6 +263,10 @@ def render(page: Page, template: str = "page.html") -> str:
         zip=zip,
         exp=math.exp,
     )
+
+
+def _is_gated(output: ImageCaptions) -> bool:
+    return any((caption.gates[: len(caption.words)] < UNGATED).any() for caption in output.captions)
 
 
 @cache

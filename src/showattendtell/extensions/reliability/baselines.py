@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from showattendtell.datamodules.datasets import ImageSource
+from showattendtell.decoding.confidence import unit_mean
 from showattendtell.inference.evaluator import Captions, EvaluationRun, RunMetric, RunScores
 from showattendtell.inference.predictions import evenly_spaced, read_grids
 from showattendtell.metrics.bootstrap import corpus_scores
@@ -77,7 +77,7 @@ def find_nearest(run: EvaluationRun, candidates: Sequence[Example]) -> list[int]
 
     def directions(images: ImageSource, examples: Sequence[Example]) -> Tensor:
         grids = read_grids(run.module, images, examples, "reading")
-        return normalize(torch.cat([batch.mean(dim=1).cpu() for batch in grids]), dim=1)
+        return torch.cat([unit_mean(batch).cpu() for batch in grids])
 
     others = directions(run.source(candidates), candidates)
     return (directions(run.images[0], run.examples) @ others.T).argmax(dim=1).tolist()
