@@ -19,7 +19,7 @@ def main(settings: TrainSettings) -> None:
 
 def _prepare(settings: TrainSettings) -> None:
     from showattendtell.config.instantiate import build, build_dataset, build_source
-    from showattendtell.loading.initial_weights import find_initial_checkpoint, training_vocabulary
+    from showattendtell.loading.models import find_initial_checkpoint, training_vocabulary
     from showattendtell.results.tables import print_dataset
     from showattendtell.text.vocabulary import tokenized
 

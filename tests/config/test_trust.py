@@ -23,7 +23,7 @@ from showattendtell.config.instantiate import build
 from showattendtell.config.validation import TRUST, read_settings
 from showattendtell.errors import UserError
 from showattendtell.loading.checkpoints import METADATA_KEY, read_checkpoint
-from showattendtell.loading.initial_weights import find_initial_checkpoint
+from showattendtell.loading.models import find_initial_checkpoint
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
 from showattendtell.settings import Node

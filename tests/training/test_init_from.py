@@ -12,7 +12,7 @@ from showattendtell.decoding.confidence import Confidence
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path
 from showattendtell.loading.checkpoints import CONFIDENCE
-from showattendtell.loading.initial_weights import InitialCheckpoint, find_initial_checkpoint
+from showattendtell.loading.models import InitialCheckpoint, find_initial_checkpoint
 from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST

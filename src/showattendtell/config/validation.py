@@ -50,6 +50,12 @@ NODES = ("distillation", "vocabulary", "features", "augment", "data")
 RUN_FOLDER = "hydra.run.dir"
 SIMILAR = 0.75  # less alike names, as of 1 for equal ones, are no typing errors
 
+TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
+TRUSTED = "showattendtell.trusted"  # group of the entry points by which an installed package names its own
+DEPTH = 20  # how deep stored metadata may be nested
+VALUES, CHARACTERS = 1_000_000, 20_000_000  # the most values in stored metadata, most of them words
+SETTINGS, SETTINGS_CHARACTERS = 5_000, 100_000  # the same for a stored configuration: to check it is slow
+
 
 def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of `read_settings`; raise a `UserError` that lists all errors."""
@@ -185,13 +191,6 @@ def with_defaults(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]
     for key, value in settings.items():
         filled[key] = with_defaults(value, join(path, key)) if isinstance(value, Mapping) else value
     return filled
-
-
-TRUST = "SHOWATTENDTELL_TRUST"  # environment variable with the user's own packages or targets, separated by commas
-TRUSTED = "showattendtell.trusted"  # group of the entry points by which an installed package names its own
-DEPTH = 20  # how deep stored metadata may be nested
-VALUES, CHARACTERS = 1_000_000, 20_000_000  # the most values in stored metadata, most of them words
-SETTINGS, SETTINGS_CHARACTERS = 5_000, 100_000  # the same for a stored configuration: OmegaConf is slow
 
 
 def _trusted_patterns() -> list[str]:

@@ -1,5 +1,7 @@
-"""Load trained models, and average their weights. A confidence is stored with the weights, and loaded with them."""
+"""Load trained models, average their weights, and start trainings from them. A confidence is stored and loaded with the
+weights."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,10 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from showattendtell.config.compose import as_node, as_record, model_differences
-from showattendtell.config.instantiate import build, build_captioner
-from showattendtell.config.schemas import InferenceAttentionSettings, StoredSettings
-from showattendtell.config.validation import check_targets, checked, sentence, validate
+from showattendtell.config.compose import MODEL, as_node, as_record, model_differences
+from showattendtell.config.instantiate import build, build_captioner, build_vocabulary
+from showattendtell.config.schemas import InferenceAttentionSettings, StoredSettings, TrainSettings
+from showattendtell.config.signatures import SignatureError
+from showattendtell.config.validation import check_targets, checked, find_targets, sentence, validate
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import CURVE_LIMIT, NAMES, Confidence
 from showattendtell.decoding.decoding import Decoding
@@ -28,11 +31,19 @@ from showattendtell.loading.checkpoints import (
     write_model_folder,
 )
 from showattendtell.loading.hub import find_model
+from showattendtell.models.captioner import Captioner
+from showattendtell.models.encoder import Encoder
 from showattendtell.models.pretrained import state_hash
 from showattendtell.runtime.distributed import local_device
 from showattendtell.runtime.files import sha256
 from showattendtell.settings import Node
 from showattendtell.text.parsing import check_layout
+from showattendtell.text.vocabulary import UNK, Vocabulary
+from showattendtell.types import Dataset
+
+WORD_BIAS = "decoder.word_scores.bias"
+WORD_WEIGHTS = ("decoder.embedding.weight", "decoder.word_scores.weight", WORD_BIAS)
+"""The weights of a captioner with a row for each word."""
 
 TRAINED = InferenceAttentionSettings()
 """Attention as in training."""
@@ -166,7 +177,7 @@ def _build_part(make: Callable[[], Any], prefix: str, state: Mapping[str, Tensor
     Raises:
         UserError: weights are missing, or have other shapes.
     """
-    stored = {name.removeprefix(prefix): weights for name, weights in state.items() if name.startswith(prefix)}
+    stored = _part_of(state, prefix)
     with torch.device("meta"):
         expected = make()
     try:
@@ -179,6 +190,10 @@ def _build_part(make: Callable[[], Any], prefix: str, state: Mapping[str, Tensor
     part = make()
     part.load_state_dict(stored)
     return part
+
+
+def _part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): weights for name, weights in state.items() if name.startswith(prefix)}
 
 
 def has_published_weights(encoder: Node) -> bool:
@@ -294,3 +309,108 @@ def _mean(weights: Sequence[Tensor]) -> Tensor:
     if not first.is_floating_point() or all(torch.equal(first, others) for others in weights):
         return first
     return torch.stack(list(weights)).double().mean(dim=0).to(first)
+
+
+class InitialCheckpoint(NamedTuple):
+    """A checkpoint that initializes the weights.
+
+    Attributes:
+        file: the checkpoint.
+        metadata: its metadata.
+        weights: its weights by name.
+        differences: `setting=VALUE` for each of its settings that shapes the model and differs from this run's.
+        confidence: its `Confidence`, if it has one.
+    """
+
+    file: Path
+    metadata: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    differences: list[str]
+    confidence: Confidence | None = None
+
+    def vocabulary(self, settings: TrainSettings, dataset: Dataset) -> Vocabulary:
+        """Return the checkpoint's vocabulary, with the words of the training captions if `init_vocabulary` says so.
+
+        Raises:
+            UserError: the tokenizer differs.
+        """
+        stored = self.metadata["config"]["tokenizer"]
+        if stored != as_record(settings.tokenizer):
+            stored_arguments = ", ".join(f"tokenizer.{name}={value}" for name, value in stored.items())
+            raise UserError(f"{self.file} was trained with another tokenizer; give the same: {stored_arguments}")
+        vocabulary = read_vocabulary(self.metadata, build(settings.tokenizer), self.file)
+        if settings.init_vocabulary != "extended":
+            return vocabulary
+        if vocabulary.tokenizer.tokens is not None:
+            raise UserError("init_vocabulary=extended adds words, and this tokenizer has parts of words; leave it out")
+        return vocabulary.extended(build_vocabulary(settings.tokenizer, settings.vocabulary, dataset).words)
+
+    def load_encoder(self, encoder: Encoder) -> None:
+        """Load the checkpoint's encoder weights.
+
+        Raises:
+            UserError: network, grid or size differ.
+        """
+        description, stored = encoder.describe(), self.metadata["encoder"]
+        if any(description[part] != stored[part] for part in description.keys() - {"weights_sha256", "tuned"}):
+            raise self._mismatch()
+        if weights := _part_of(self.weights, ENCODER):
+            encoder.load_tuned(weights)
+        elif description["weights_sha256"] != stored["weights_sha256"]:
+            raise self._mismatch()
+
+    def load_captioner(self, captioner: Captioner, vocabulary: Vocabulary) -> None:
+        """Load the checkpoint's captioner weights.
+
+        Args:
+            vocabulary: that of the captioner, which begins with the checkpoint's words. New words get the weights of
+                `<unk>`, which were learned from rare words, and equal shares of its probability.
+
+        Raises:
+            UserError: kind or size differ.
+        """
+        weights, num_known = _part_of(self.weights, "captioner."), len(self.metadata["vocabulary"])
+        try:
+            if num_new := len(vocabulary) - num_known:
+                rows = torch.tensor([*range(num_known), *[UNK] * num_new])
+                weights |= {name: weights[name][rows] for name in WORD_WEIGHTS if name in weights}
+                # softmax: K logits that are less by log K than that of <unk> have its probability together
+                weights[WORD_BIAS][num_known:] -= math.log(num_new)
+            captioner.load_state_dict(weights)
+        except (LookupError, RuntimeError):
+            raise self._mismatch() from None
+
+    def confidence_entry(self, encoder: Encoder) -> dict[str, Any]:
+        """Return the entry of a checkpoint with the confidence, which knows images as a frozen encoder sees them."""
+        return {CONFIDENCE: self.confidence.state_dict()} if self.confidence and not encoder.trainable else {}
+
+    def _mismatch(self) -> UserError:
+        differing = listed(self.differences, shown=6) or "another encoder"
+        return UserError(f"{self.file} does not fit this model; it was trained with {differing}: give the same")
+
+
+def find_initial_checkpoint(settings: TrainSettings) -> InitialCheckpoint | None:
+    """Return the checkpoint that `init_from` names; None without one.
+
+    Raises:
+        UserError: the file is missing, damaged or foreign, or names targets outside this project.
+    """
+    if settings.init_from is None:
+        return None
+    file = find_model(settings.init_from)
+    metadata, weights = read_checkpoint(file)
+    confidence = take_confidence(weights, settings.init_from)
+    try:
+        parts = [metadata["config"][part] for part in MODEL]  # the source is compared for these parts only
+        record = as_record(settings)
+        check_targets(parts, file, find_targets(record))
+        return InitialCheckpoint(file, metadata, weights, model_differences(record, metadata["config"]), confidence)
+    except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as error:
+        raise UserError(f"{file} was altered since it was written ({sentence(error)}); train again") from None
+
+
+def training_vocabulary(settings: TrainSettings, origin: InitialCheckpoint | None, dataset: Dataset) -> Vocabulary:
+    """Return the vocabulary of a training: that of the checkpoint it starts from, or one of the training captions."""
+    if origin:
+        return origin.vocabulary(settings, dataset)
+    return build_vocabulary(settings.tokenizer, settings.vocabulary, dataset)

@@ -13,6 +13,9 @@ from pathlib import Path
 
 from showattendtell.errors import UserError
 
+NUM_PROCESSES = {"SLURM_NTASKS": "srun", "WORLD_SIZE": "torchrun", "OMPI_COMM_WORLD_SIZE": "torchrun"}
+"""Variables that hold a number of processes, and the launcher that starts so many."""
+
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """The CPU time of a container, in microseconds of each period: `150000 100000` are one and a half cores."""
 
@@ -70,10 +73,6 @@ def keep_freed_memory(limit: int = KEPT_BYTES) -> None:
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
         for parameter in (MMAP_THRESHOLD, TRIM_THRESHOLD):
             mallopt(parameter, limit)
-
-
-NUM_PROCESSES = {"SLURM_NTASKS": "srun", "WORLD_SIZE": "torchrun", "OMPI_COMM_WORLD_SIZE": "torchrun"}
-"""Variables that hold a number of processes, and the launcher that starts so many."""
 
 
 def is_launched() -> bool:

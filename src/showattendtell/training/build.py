@@ -26,7 +26,7 @@ from showattendtell.config.validation import USER_ERRORS, sentence
 from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.loading.checkpoints import build_metadata
-from showattendtell.loading.initial_weights import find_initial_checkpoint, training_vocabulary
+from showattendtell.loading.models import find_initial_checkpoint, training_vocabulary
 from showattendtell.losses.caption import SoftLoss
 from showattendtell.losses.self_critical import SelfCriticalLoss
 from showattendtell.models.encoder import Encoder

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pkgutil import resolve_name
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import pytorch_lightning as lightning
 import torch
@@ -99,14 +99,11 @@ class StepRunner:
         return ""
 
 
-class _Steps(Protocol):
-    Runner: type[StepRunner]
-
-
 def step_runner(device: torch.device) -> type[StepRunner]:
     """Return the class that computes training steps on a device."""
-    steps: _Steps | None = device_module("steps", device)
-    return steps.Runner if steps else StepRunner
+    steps = device_module("steps", device)
+    runner: type[StepRunner] = steps.Runner if steps else StepRunner
+    return runner
 
 
 class CaptioningModule(ImageCaptioner, lightning.LightningModule):
