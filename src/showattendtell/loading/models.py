@@ -13,7 +13,6 @@ from torch import Tensor
 from showattendtell.config.compose import MODEL, as_node, as_record, model_differences
 from showattendtell.config.instantiate import build, build_captioner, build_vocabulary
 from showattendtell.config.schemas import InferenceAttentionSettings, StoredSettings, TrainSettings
-from showattendtell.config.signatures import SignatureError
 from showattendtell.config.validation import check_targets, checked, find_targets, sentence, validate
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import CURVE_LIMIT, NAMES, Confidence
@@ -123,13 +122,7 @@ def _read_settings(metadata: Mapping[str, Any], path: str, attention: InferenceA
         UserError: as `load_model`.
     """
     stored = metadata["config"]
-    for part in ("attention", "decoder"):
-        if stored.get(part, "") is None:  # as `describe_call` returns
-            raise UserError(
-                f"{path} does not say how to build its {part}, which is not an importable class; move the class into "
-                "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
-                f"{part}=...)"
-            )
+    _check_named(stored, path)
     parts = {name: stored[name] for name in BUILT if stored.get(name)}
     check_targets(parts, path)
     if errors := validate(parts):
@@ -138,6 +131,16 @@ def _read_settings(metadata: Mapping[str, Any], path: str, attention: InferenceA
     nodes["attention"] = nodes["attention"].changed(**vars(attention))
     checked({"attention": as_record(nodes["attention"])})
     return StoredSettings(**nodes, cache=stored.get("cache"), seed=stored.get("seed", 1))
+
+
+def _check_named(stored: Mapping[str, Any], path: str | Path) -> None:
+    for part in ("attention", "decoder"):
+        if stored[part] is None:  # as `describe_call` returns
+            raise UserError(
+                f"{path} does not say how to build its {part}, which is not an importable class; move the class into "
+                "a module, or load the checkpoint in Python with CaptioningModule.load_from_checkpoint(..., "
+                f"{part}=...)"
+            )
 
 
 def _build_module(
@@ -400,13 +403,10 @@ def find_initial_checkpoint(settings: TrainSettings) -> InitialCheckpoint | None
     file = find_model(settings.init_from)
     metadata, weights = read_checkpoint(file)
     confidence = take_confidence(weights, settings.init_from)
-    try:
-        parts = [metadata["config"][part] for part in MODEL]  # the source is compared for these parts only
-        record = as_record(settings)
-        check_targets(parts, file, find_targets(record))
-        return InitialCheckpoint(file, metadata, weights, model_differences(record, metadata["config"]), confidence)
-    except (AttributeError, KeyError, RecursionError, SignatureError, TypeError) as error:
-        raise UserError(f"{file} was altered since it was written ({sentence(error)}); train again") from None
+    stored, record = metadata["config"], as_record(settings)
+    _check_named(stored, file)
+    check_targets([stored[part] for part in MODEL], file, find_targets(record))  # the source counts for these alone
+    return InitialCheckpoint(file, metadata, weights, model_differences(record, stored), confidence)
 
 
 def training_vocabulary(settings: TrainSettings, origin: InitialCheckpoint | None, dataset: Dataset) -> Vocabulary:
