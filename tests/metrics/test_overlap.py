@@ -14,7 +14,7 @@ from torchmetrics.functional.text import bleu_score
 
 from showattendtell.metrics import METEOR, ROUGEL, CIDErD, CorpusBLEU
 from showattendtell.metrics.bootstrap import ImageMeans, corpus_scores, image_scores
-from showattendtell.metrics.ngrams import make_scorer, measure_bleu, measure_cider
+from showattendtell.metrics.ngrams import SentenceCIDErD, measure_bleu, measure_cider
 from showattendtell.metrics.tokenizers import CaptionPair, pair_up
 
 HYPOTHESES = ["a dog runs on the grass", "two men play", "a red car is parked near a tree", "a dog", "the dog runs"]
@@ -123,7 +123,7 @@ def test_scores_of_captions_are_those_of_the_scorers():
     assert scored(ROUGEL) == {"rouge_l": pytest.approx(100 * by_scorer(Rouge()))}
     cider = scored(CIDErD)["cider"]
     assert cider == pytest.approx(100 * by_scorer(Cider()))
-    score = make_scorer(REFERENCES)
+    score = SentenceCIDErD(REFERENCES).percent
     assert [score(pair.hypothesis, pair.references) for pair in PAIRS] == pytest.approx(cider)
 
 

@@ -244,15 +244,14 @@ def open_features(
     """
     extraction = extraction or Extraction()
     examples = dataset.examples()
-    store = FeatureStore(path) if is_finished(path) else None
     images = sorted(example.image for example in examples)
-    if store is not None and not store.covers(images):
+    if is_finished(path) and not FeatureStore(path).covers(images):
         path = path.with_name(f"{path.name}-{sha256(repr(images).encode()).hexdigest()[:6]}")
-        store = FeatureStore(path) if is_finished(path) else None
-    if store is None:
+    if not is_finished(path):
         if not compute:
             return None, dataset
-        store = write_features(dataset, encoder, path, skip_unreadable, extraction)
+        write_features(dataset, encoder, path, skip_unreadable, extraction)
+    store = FeatureStore(path)
     check_same_settings(path, store.settings, store_settings(encoder, extraction))
     changed = [
         example.path
@@ -282,7 +281,7 @@ def store_settings(encoder: Encoder, extraction: Extraction) -> Settings:
 
 def write_features(
     dataset: Dataset, encoder: Encoder, path: Path, skip_unreadable: bool, extraction: Extraction
-) -> FeatureStore:
+) -> None:
     """Compute and write all grids, or the remaining ones of an interrupted run, on the GPU if there is one."""
     console = Console(stderr=True, quiet=rank() > 0)
     paths = {example.image: example.path for example in dataset.examples()}
@@ -296,10 +295,8 @@ def write_features(
         return track(written, "features", len(numbers), console=console, disable=not console.is_terminal)
 
     write_store(path, plan, write)
-    store = FeatureStore(path)
-    for reason in store.skipped.values():
+    for reason in FeatureStore(path).skipped.values():
         console.print(f"skipped: {reason}", style="yellow", markup=False, soft_wrap=True)
-    return store
 
 
 def in_processes(

@@ -175,7 +175,7 @@ def caption_split(settings: CaptionSettings, split: Split) -> None:
         UserError: at the end, about images that cannot be read, unless `dataset.skip_unreadable` is set.
     """
     from showattendtell.inference.evaluator import open_dataset  # pycocoevalcap takes a while to import
-    from showattendtell.metrics.ngrams import make_scorer
+    from showattendtell.metrics.ngrams import SentenceCIDErD
     from showattendtell.metrics.tokenizers import default_scoring_name, split_sentences
 
     path = new_path(settings.output, next_to(settings.checkpoints[0], f"page-{split}.html"))
@@ -187,10 +187,10 @@ def caption_split(settings: CaptionSettings, split: Split) -> None:
     references = reference_sentences(all_examples)
     tokenizer = default_scoring_name(first.module.vocabulary.tokenizer)
     words = {image: split_sentences(sentences, tokenizer) for image, sentences in references.items()}
-    cider, entries, errors = make_scorer(list(words.values())), [], list[str]()
+    cider, entries, errors = SentenceCIDErD(words.values()), [], list[str]()
     for i, outputs in caption_all(captioners, [example.path for example in examples], errors):
         image, captions = examples[i].image, split_sentences([output.caption for output in outputs], tokenizer)
-        score = mean(cider(caption, words[image]) for caption in captions)
+        score = mean(cider.percent(caption, words[image]) for caption in captions)
         entries.append(make_entry(image, outputs, references[image], score))
     about = f"{dataset.title}, {len(entries):,} of {len(all_examples):,} images of {split}"
     models = [captioner.name for captioner in captioners]

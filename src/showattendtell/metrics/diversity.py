@@ -6,7 +6,7 @@ from statistics import fmean as mean
 
 from pycocoevalcap.rouge.rouge import my_lcs
 
-from showattendtell.metrics.ngrams import make_scorer
+from showattendtell.metrics.ngrams import SentenceCIDErD
 from showattendtell.metrics.tokenizers import Caption, split_captions
 
 
@@ -65,7 +65,7 @@ def compare_captions(
         `cider_best` and `cider_mean`, the highest and the mean CIDEr-D of an image's captions; `distinct_per_image`,
         the number of different captions of an image; `disagreement`, that of the function, in percent.
     """
-    score = make_scorer(references)
+    score = SentenceCIDErD(references).percent
     scores = [[score(one, known) for one in several] for several, known in zip(captions, references, strict=True)]
     return {
         "cider_best": mean(map(max, scores)),

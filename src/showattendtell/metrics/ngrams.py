@@ -24,7 +24,7 @@ training captions), and are fast enough for every training step.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -97,20 +97,10 @@ class SentenceCIDErD:
         """Return the mean over references and n-gram lengths, times 10."""
         return 10 * sum(_similarity(caption, reference) for reference in references) / len(references)
 
-
-def make_scorer(references: Sequence[Sequence[Caption]]) -> Callable[[Caption, Sequence[Caption]], float]:
-    """Return a function of a caption and its references that computes CIDEr-D in percent, as `measure_cider` does.
-
-    Args:
-        references: reference captions by image, which give the document frequencies.
-    """
-    cider = SentenceCIDErD(references)
-
-    def score(caption: Caption, captions: Sequence[Caption]) -> float:
-        hypothesis, *others = (cider.weigh(count_ngrams(words)) for words in split_captions([caption, *captions]))
-        return 100 * cider.score(hypothesis, others)
-
-    return score
+    def percent(self, caption: Caption, references: Sequence[Caption]) -> float:
+        """Return CIDEr-D of a caption and its references in percent, as `measure_cider` does."""
+        hypothesis, *others = (self.weigh(count_ngrams(words)) for words in split_captions([caption, *references]))
+        return 100 * self.score(hypothesis, others)
 
 
 def _similarity(caption: Weighted, reference: Weighted) -> float:

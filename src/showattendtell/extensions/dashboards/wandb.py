@@ -24,7 +24,7 @@ from showattendtell.datamodules.datamodule import CaptionDataModule
 from showattendtell.errors import UserError, first_line
 from showattendtell.images.reading import open_image
 from showattendtell.inference.pipeline import CaptioningPipeline
-from showattendtell.metrics.ngrams import make_scorer
+from showattendtell.metrics.ngrams import SentenceCIDErD
 from showattendtell.runtime.distributed import rank
 from showattendtell.settings import NonNegativeInt, Text
 from showattendtell.training.checkpointing import is_accumulating
@@ -172,7 +172,7 @@ class CaptionPanels(Callback):
     def _rows(self, module: CaptioningModule, data: CaptionDataModule, number: int) -> Iterator[list[Any]]:
         """Yield rows of the table: the first images of which there are photographs; training needs only their grids."""
         examples = data.val_images.examples
-        self._score = self._score or make_scorer([_references(example) for example in examples])
+        self._score = self._score or SentenceCIDErD(map(_references, examples)).percent
         photographs: dict[int, Image.Image] = {}
         for index in sorted(range(len(examples)), key=lambda index: examples[index].image):
             if len(photographs) < number:
