@@ -23,7 +23,6 @@ from showattendtell.decoding.sampling import Sampling
 from showattendtell.errors import UserError
 from showattendtell.inference.pipeline import load
 from showattendtell.models.encoder import Encoder
-from showattendtell.settings import format_value
 from showattendtell.training.module import CaptioningModule
 
 TARGETS = {
@@ -160,21 +159,22 @@ def test_a_single_value_is_a_list_where_only_a_list_is_meant(command: str, argum
 
 
 HERE = [
-    ("cache", "new", "HERE/new"),
-    ("init_from", "a.ckpt", "HERE/a.ckpt"),
-    ("init_from", "flickr8k_soft", "flickr8k_soft"),
-    ("encoder.weights", "a.ckpt", "HERE/a.ckpt"),
-    ("encoder.weights", "random", "random"),  # also if there is a folder of this name
-    ("encoder.weights", "wheel:package", "wheel:package"),
-    ("dataset.root", "data", "HERE/data"),
-    ("dataset.root", "missing", "HERE/missing"),
-    ("dataset.captions", "a.csv", "HERE/a.csv"),
-    ("dataset.captions", "b.csv", "b.csv"),  # it is in the data set's folder
-    ("dataset.captions", "missing.csv", "missing.csv"),
-    ("dataset.images", "random", "HERE/random"),
-    ("dataset.splits", "data", "HERE/data"),
-    ("distillation.captions", "a*.csv", "HERE/a*.csv"),
-    ("distillation.captions", ["a.csv", "/b.csv"], ["HERE/a.csv", "/b.csv"]),
+    {
+        **{"cache=new": "HERE/new", "init_from=a.ckpt": "HERE/a.ckpt", "encoder.weights=a.ckpt": "HERE/a.ckpt"},
+        **{"dataset.root=data": "HERE/data", "dataset.captions=a.csv": "HERE/a.csv"},
+        **{"dataset.images=random": "HERE/random", "dataset.splits=data": "HERE/data"},
+        "distillation.captions=a*.csv": "HERE/a*.csv",
+    },
+    {
+        "init_from=flickr8k_soft": "flickr8k_soft",
+        "encoder.weights=random": "random",  # also if there is a folder of this name
+        "dataset.captions=b.csv": "b.csv",  # it is in the data set's folder
+        "distillation.captions=[a.csv,/b.csv]": ["HERE/a.csv", "/b.csv"],
+    },
+    {
+        **{"encoder.weights='wheel:package'": "wheel:package", "dataset.root=missing": "HERE/missing"},
+        "dataset.captions=missing.csv": "missing.csv",
+    },
 ]
 
 
@@ -189,10 +189,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("name", "given", "meant"), HERE)
-def test_a_path_means_where_the_command_is_typed(here: Path, name: str, given: Any, meant: Any):
-    config = checked(compose("train", ["dataset=custom", "dataset.root=data", f"{name}={format_value(given)}"]))
-    assert OmegaConf.select(DictConfig(config), name) == json.loads(json.dumps(meant).replace("HERE", str(here)))
+@pytest.mark.parametrize("paths", HERE)
+def test_a_path_means_where_the_command_is_typed(here: Path, paths: dict[str, Any]):
+    config = DictConfig(checked(compose("train", ["dataset=custom", "dataset.root=data", *paths])))
+    for setting, meant in paths.items():
+        found = OmegaConf.select(config, setting.partition("=")[0])
+        assert found == json.loads(json.dumps(meant).replace("HERE", str(here))), setting
 
 
 @pytest.mark.parametrize("module", [Flickr8kDataModule, Flickr30kDataModule])

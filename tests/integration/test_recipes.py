@@ -32,7 +32,7 @@ def settings(arguments: list[str]) -> dict[str, str]:
     return dict(argument.split("=", 1) for argument in arguments if "=" in argument)
 
 
-@pytest.mark.parametrize("table", slow_after(1, TABLES))
+@pytest.mark.parametrize("table", slow_after(1, TABLES[::-1]))
 def test_every_command_of_a_plan_has_valid_settings_and_uses_what_an_earlier_one_writes(table: str, tmp_path: Path):
     written: set[str] = set()
     composed: set[tuple[str, ...]] = set()

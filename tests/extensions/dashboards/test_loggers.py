@@ -28,7 +28,7 @@ def in_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch, mode: RunMode) -> No
     monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
 
 
-@pytest.mark.parametrize(("mode", "group"), [(RunMode.RUN, None), (RunMode.MULTIRUN, "compare")])
+@pytest.mark.parametrize(("mode", "group"), slow_after(1, [(RunMode.MULTIRUN, "compare"), (RunMode.RUN, None)]))
 def test_a_run_without_an_account_is_read_back_by_wandb_with_all_that_it_was_shown(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -142,6 +142,13 @@ def test_a_calibration_is_kept_by_files_and_folders_and_lost_by_an_average(tmp_p
     assert CONFIDENCE not in average([path, path])
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A checkpoint without a calibration, and the width of its regions."""
+    path = save(tmp_path_factory.mktemp("plain") / "a.ckpt", 1)
+    return Path(path), load_model(path, "cpu", BeamSearch()).module.encoder.region_dim
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -156,13 +163,13 @@ def test_a_calibration_is_kept_by_files_and_folders_and_lost_by_an_average(tmp_p
         ({"threshold": torch.tensor(torch.nan)}, r"was altered: confidence\.threshold has values that are not finite"),
     ],
 )
-def test_an_altered_calibration_is_reported(changes: dict[str, Any], sentence: str, tmp_path: Path):
-    path = save(tmp_path / "a.ckpt", 1)
+def test_an_altered_calibration_is_reported(plain: tuple[Path, int], changes: dict[str, Any], sentence: str):
+    path, width = plain
+    altered = path.with_name("altered.ckpt")
     content = torch.load(path, weights_only=True)
-    width = load_model(path, "cpu", BeamSearch()).module.encoder.region_dim
-    torch.save({**content, CONFIDENCE: made_up(width).state_dict() | changes}, path)
+    torch.save({**content, CONFIDENCE: made_up(width).state_dict() | changes}, altered)
     with pytest.raises(UserError, match=sentence):
-        load_model(path, "cpu", BeamSearch())
+        load_model(str(altered), "cpu", BeamSearch())
 
 
 def test_the_bundled_model_is_sure_of_a_skater_and_not_of_a_drawing():
