@@ -59,7 +59,7 @@ for _file in sorted(EXTENSIONS.glob("*/[!_]*.py")):
 @cache
 def reference_pages() -> dict[str, str]:
     """The Markdown of each page by its path under docs/."""
-    groups = find_listed("train", read_command("train", [])[0].hydra.runtime.choices)
+    groups = find_listed(read_command("train", [])[0].hydra.runtime.choices)
     pages = {f"reference/commands/{name}.md": _command_page(name, groups) for name in COMMANDS}
     pages |= {f"reference/{_page(group)}": _group_page(group, options) for group, options in groups.items()}
     for title, (module, names) in CLASSES.items():
@@ -92,7 +92,7 @@ def _command_page(name: str, shared: Mapping[str, list[str]]) -> str:
         return f"# {name}\n\n`showattendtell {name}`: {COMMANDS[name]}. It takes no settings.\n"
     config = read_command(name, [], complete=False)[0]
     chosen: Any = config.hydra.runtime.choices
-    groups = find_listed(name, chosen)
+    groups = find_listed(chosen)
     usage, *about = config.hydra.help.header.strip().split("\n\n")
     settings: Any = OmegaConf.to_container(config)
     for part in ("hydra", *(group for group in groups if group in shared)):

@@ -250,7 +250,7 @@ def validated(value: Any, annotation: Any, root: str | None = None) -> tuple[Any
     return value, [re.sub(r"^\w+ should", "should", reason) for reason in reasons]
 
 
-def as_meant(value: Any, annotation: Any, root: str | None = None) -> Any:
+def as_meant(value: Any, annotation: Any, root: str | None) -> Any:
     """Return a value as its annotation asks for it: a single one as a list where only a list is allowed, and paths as
     `validated` returns them."""
     meant, faults = validated(value, annotation, root)

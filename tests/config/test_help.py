@@ -55,7 +55,7 @@ def test_a_typo_is_answered_with_status_2_and_imports_nothing_heavy(answer: Answ
 def test_help_of_training_names_every_group_with_its_options_and_marks_the_present_one():
     page = help_page("train", ["optimizer=rmsprop"])
     words = page[page.index("Config groups") : page.index("Experiments (")].split()
-    groups = find_listed("train", read_command("train", [])[0].hydra.runtime.choices)
+    groups = find_listed(read_command("train", [])[0].hydra.runtime.choices)
     assert {"attention", "attention/score", "dataset", "experiment", "variant"} <= groups.keys()
     for group, options in groups.items():
         assert {group, *options} <= {word.strip("[]") for word in words}

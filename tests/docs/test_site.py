@@ -78,7 +78,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path):
 def test_the_reference_has_every_command_and_option_with_its_settings(site: Path):
     for command in COMMANDS:
         assert (site / f"reference/commands/{command}.html").is_file()
-    for group, options in find_listed("train", read_command("train", [])[0].hydra.runtime.choices).items():
+    for group, options in find_listed(read_command("train", [])[0].hydra.runtime.choices).items():
         page = Links(site / f"reference/choices/{group.replace('/', '-')}.html")
         assert {option.replace("/", "").lower() for option in options} <= page.places
     text = (site / "reference/choices/attention.html").read_text(encoding="utf-8")

@@ -44,7 +44,7 @@ def help_page(command: str, given: Sequence[str] = (), positional: str = "") -> 
     config: Any = OmegaConf.to_container(read_command(command, overrides, complete=False)[0])
     about = config.pop("hydra")
     chosen = about["runtime"]["choices"]
-    groups = find_listed(command, chosen, searchpath(overrides))
+    groups = find_listed(chosen, searchpath(overrides))
     experiments = {name: purpose("experiment", name) for name in groups.get("experiment", ())}
     marked = {
         name: [f"[{option}]" if option == chosen[name] else option for option in options]
@@ -55,7 +55,7 @@ def help_page(command: str, given: Sequence[str] = (), positional: str = "") -> 
     return page.render(header=header, groups=marked, experiments=experiments, settings=explain("", config))
 
 
-def find_listed(command: str, chosen: Mapping[str, str | None], own: Sequence[str] = ()) -> dict[str, list[str]]:
+def find_listed(chosen: Mapping[str, str | None], own: Sequence[str] = ()) -> dict[str, list[str]]:
     """Return the config groups that the page of a command lists, and their options.
 
     Args:

@@ -181,7 +181,7 @@ def as_list(names: str | Sequence[str]) -> list[str]:
 
 
 def model_groups(
-    checkpoint: str | Sequence[str], compare: str | Sequence[str] = (), names: Sequence[str] | None = None
+    checkpoint: str | Sequence[str], compare: str | Sequence[str], names: Sequence[str] | None = None
 ) -> dict[str, list[str]]:
     """Return the checkpoints of each pipeline of a command: those of `checkpoint`, an ensemble if there are several,
     and each of `compare` alone.

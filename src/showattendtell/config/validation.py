@@ -64,9 +64,9 @@ def checked(config: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def validate(config: Mapping[str, Any], complete: bool = True) -> list[str]:
+def validate(config: Mapping[str, Any]) -> list[str]:
     """Return the errors of `read_settings`."""
-    return read_settings(config, complete)[1]
+    return read_settings(config)[1]
 
 
 def read_settings(config: Mapping[str, Any], complete: bool = True) -> tuple[dict[str, Any], list[str]]:
@@ -78,8 +78,8 @@ def read_settings(config: Mapping[str, Any], complete: bool = True) -> tuple[dic
     Args:
         config: composed by Hydra; or stored as plain data, whose texts are literal: no `${...}` is resolved.
     """
-    missing = OmegaConf.missing_keys(config) if isinstance(config, DictConfig) else set[str]()
     try:
+        missing = OmegaConf.missing_keys(config) if isinstance(config, DictConfig) else set[str]()
         plain = copy.deepcopy(to_plain(config))
     except OmegaConfBaseException as error:
         return {}, [sentence(error)]
@@ -132,9 +132,9 @@ def node_signature(path: str, node: Mapping[str, Any]) -> Signature:
     return signature._replace(parameters={n: p for n, p in signature.parameters.items() if n not in supplied})
 
 
-def to_plain(config: Mapping[str, Any], resolve: bool = True) -> dict[str, Any]:
-    """Return a configuration as plain data, by default with its interpolations resolved."""
-    settings: Any = OmegaConf.to_container(config, resolve=resolve) if isinstance(config, DictConfig) else config
+def to_plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as plain data, with its interpolations resolved."""
+    settings: Any = OmegaConf.to_container(config, resolve=True) if isinstance(config, DictConfig) else config
     return dict(settings)
 
 

@@ -116,13 +116,12 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def new_path(given: str | Path | None, default: str | Path = "", advice: str = OUTPUT) -> Path:
+def new_path(given: str | Path | None, default: str | Path = "") -> Path:
     """Check before a computation that its output can be written, and return the output's path.
 
     Args:
         given: the path that the user chose, if any.
         default: otherwise the path, or the first of `NAME-2`, `NAME-3`, ... if there is such a file.
-        advice: what to do if it cannot be written.
 
     Raises:
         UserError: the given file exists, or the file cannot be written.
@@ -131,7 +130,7 @@ def new_path(given: str | Path | None, default: str | Path = "", advice: str = O
     if given and os.path.lexists(path):
         raise exists_error(path)
     free = next(name for name in _numbered(path) if not os.path.lexists(name))
-    with write_errors(free, advice), NamedTemporaryFile(dir=free.parent):
+    with write_errors(free, OUTPUT), NamedTemporaryFile(dir=free.parent):
         return free
 
 
