@@ -95,7 +95,7 @@ def test_a_closed_stream_is_no_fault(closed: int):
 
 @pytest.mark.parametrize(
     "arguments",
-    slow_after(2, [["--help"], ["train", "--help"], ["--version"], ["demo", "--help"], ["train", "--version"]]),
+    slow_after(1, [["train", "--help"], ["--help"], ["--version"], ["demo", "--help"], ["train", "--version"]]),
 )
 @pytest.mark.parametrize("buffered", slow_after(1, ["", "1"]))
 def test_a_full_standard_output_is_a_fault_in_one_line(arguments: list[str], buffered: str):

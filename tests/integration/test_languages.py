@@ -9,10 +9,12 @@ import pytest
 import torch
 from PIL import Image
 from runs import Run, assert_done, assert_error
+from small_checkpoints import save
 
 from showattendtell import load
 from showattendtell.errors import UserError
 from showattendtell.loading.checkpoints import METADATA_KEY
+from showattendtell.text.tokenizers import SubwordTokenizer
 
 SHORT = ["trainer.max_epochs=1", "trainer.limit_train_batches=2", "decoder.embedding_dim=16", "decoder.hidden_dim=32"]
 SMALL = [*SHORT, "encoder.size=64", "encoder.resize=64", "experiment=flickr8k", "dataset.root=photographs"]
@@ -128,10 +130,18 @@ ALTERED = {
 }
 
 
+@pytest.fixture(scope="module")
+def subwords(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A checkpoint, untrained, whose tokens are parts of German words."""
+    tokenizer = SubwordTokenizer()
+    tokenizer.train(GERMAN, 80)
+    return save(tmp_path_factory.mktemp("subwords") / "best.ckpt", 1, "tokenizer=subword", tokenizer=tokenizer)
+
+
 @pytest.mark.parametrize("attack", ALTERED)
-def test_an_altered_tokenizer_is_reported_in_one_sentence(run: Run, german: Path, tmp_path: Path, attack: str):
+def test_an_altered_tokenizer_is_reported_in_one_sentence(subwords: str, tmp_path: Path, attack: str):
     change, said = ALTERED[attack]
-    content = torch.load(german, weights_only=True)
+    content = torch.load(subwords, weights_only=True)
     change(content[METADATA_KEY])
     torch.save(content, tmp_path / "altered.ckpt")
     with pytest.raises(UserError, match=said) as fault:

@@ -16,17 +16,9 @@ from showattendtell.images.reading import CropMode
 from showattendtell.models.encoder import Encoder
 from showattendtell.types import Box
 
-SMALL = (
-    "test_resnet",
-    "test_convnext",
-    "swin_tiny_patch4_window7_224",
-    "test_vit",
-    "vit_xsmall_patch16_clip_224",
-    "test_vit3",
-    "vit_small_patch14_reg4_dinov2",
-    "vit_small_patch16_dinov3",
-)
+SMALL = ("test_resnet", "swin_tiny_patch4_window7_224", "test_vit", "vit_small_patch14_reg4_dinov2")
 """Small networks of different kinds, for tests of a second."""
+OTHERS = ("test_convnext", "vit_xsmall_patch16_clip_224", "test_vit3", "vit_small_patch16_dinov3")
 
 FILES = {file.stem: OmegaConf.load(file) for file in (ROOT / "conf/encoder").glob("*.yaml")}
 PRESETS = sorted(name for name, node in FILES.items() if "Encoder" in node.get("_target_", "Encoder").split(".")[-1:])
@@ -67,8 +59,12 @@ def photograph(width: int, height: int, bright: Box | None = None) -> Image.Imag
     [
         *((name, "center") for name in SMALL),
         ("test_vit", "squash"),
-        *(pytest.param(name, "center", marks=pytest.mark.slow) for name in LARGE),
-        *(pytest.param(name, "squash", marks=pytest.mark.slow) for name in (*SMALL, *LARGE) if name != "test_vit"),
+        *(pytest.param(name, "center", marks=pytest.mark.slow) for name in (*OTHERS, *LARGE)),
+        *(
+            pytest.param(name, "squash", marks=pytest.mark.slow)
+            for name in (*SMALL, *OTHERS, *LARGE)
+            if name != "test_vit"
+        ),
     ],
 )
 @torch.no_grad()

@@ -50,7 +50,7 @@ def assert_resumes_from_every_checkpoint(whole: Path, folder: Path, settings: li
         assert_ends_as(whole, resumed)
 
 
-@pytest.mark.parametrize("every", slow_after(1, [4, 1]))
+@pytest.mark.parametrize("every", slow_after(1, [6, 1]))
 def test_training_continues_from_every_step(uninterrupted: Path, tmp_path: Path, every: int):
     assert_resumes_from_every_checkpoint(uninterrupted, tmp_path, [], every)
 
