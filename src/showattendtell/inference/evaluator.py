@@ -155,12 +155,6 @@ class EvaluationRun(NamedTuple):
             "versions": versions(),
         }
 
-    def result_file(self, kind: str) -> Path:
-        """Return the default path of a result file: `KIND-SPLIT.json` next to the first checkpoint, and for an ensemble
-        `KIND-SPLIT-ensemble.json`."""
-        ensemble = "" if len(self.checkpoints) == 1 else "-ensemble"
-        return next_to(self.checkpoints[0], f"{kind}-{self.split}{ensemble}.json")
-
 
 Captions = Mapping[str, Sequence[Sequence[str]]]
 """Captions of each image in words, best first."""
@@ -254,8 +248,9 @@ def evaluate(settings: EvaluateSettings) -> float:
         run = open_evaluation(settings)
         for metric in metrics:
             metric.check(run)
-        kind = "attention" if only_attention else "results"
-        path = decide_on_first(lambda: new_path(settings.output, run.result_file(kind)))
+        kind, ensemble = "attention" if only_attention else "results", "" if len(run.models) == 1 else "-ensemble"
+        default = next_to(run.checkpoints[0], f"{kind}-{run.split}{ensemble}.json")
+        path = decide_on_first(lambda: new_path(settings.output, default))
         captions = {}
         if not only_attention:
             captions = generate_captions(run.models, run.images, run.examples, settings.seed)

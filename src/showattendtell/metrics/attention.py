@@ -89,7 +89,7 @@ class WordHits(NamedTuple):
     center: AttentionHit
 
 
-MAPS = ("model", "uniform", "center")
+MAPS = WordHits._fields[1:]
 """The maps in `WordHits`."""
 
 

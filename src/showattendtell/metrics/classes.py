@@ -304,7 +304,7 @@ class _AttentionScore(Metric):
     def update(self, words: Iterable[GroundedWord]) -> None:
         """Add attention maps at words, with the boxes of the words' objects."""
         for hits in map(compare_maps, words):
-            self.sums += torch.tensor([getattr(getattr(hits, name), self.score) for name in MAPS]).to(self.sums)
+            self.sums += torch.tensor([getattr(hit, self.score) for hit in hits[1:]]).to(self.sums)
             self.words += 1
 
     def compute(self) -> dict[str, Tensor]:
