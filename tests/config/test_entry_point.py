@@ -35,6 +35,7 @@ def folder(tmp_path: Path) -> Path:
         [
             ("hydra.run.dir=file/run", "file/run cannot be written (File exists); set hydra.run.dir to another"),
             ("hydra.run.dir=file", "file cannot be written (File exists); set hydra.run.dir to another folder"),
+            ("hydra.job.env_set.A=1", "hydra.job.env_set.A=1 concerns the runs of a sweep (-m); leave it out"),
             ("--config-name=foo", "config_name"),
             ("--cfg=job weight_decay=0.1", "there is no setting weight_decay; did you mean 'optimizer.weight_decay'"),
             ("-m seed=range(5,1)", "seed=range(5,1) has no values"),

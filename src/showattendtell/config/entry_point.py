@@ -30,7 +30,7 @@ from showattendtell import __version__
 from showattendtell.config.command_line import COMPLETION, HELP, SHOW, Arguments, admit, config_folders, parse, quoted
 from showattendtell.config.compose import Restore, as_settings, find_faulty, read_command, without_hydra
 from showattendtell.config.validation import DEBUG, TRUST, USER_ERRORS, checked, error_message, raise_errors
-from showattendtell.errors import safe_output
+from showattendtell.errors import UserError, safe_output
 from showattendtell.runtime.files import LINK, LOCK, LOG, atomic_write, lock_file, open_regular, write_errors
 from showattendtell.settings import metric_mode
 
@@ -39,6 +39,9 @@ Task = Callable[[Any], Any]
 
 NAMES_CLASS = re.compile(r"_target_=|metrics=.*\w\.\w")
 """An argument that names a class, which may be in a module of the working directory."""
+
+SWEEP_ONLY = ("hydra.callbacks.", "hydra.job.env_", "hydra.verbose=")
+"""Beginnings of settings of Hydra that a single run, which Hydra does not start, would ignore."""
 
 HYDRA = ".hydra"
 """Folder of a run with its configuration and its command, as Hydra names it."""
@@ -109,6 +112,9 @@ def run_task(name: str, task: Task, overrides: Sequence[str], restore: Restore) 
         HydraConfig.instance().set_config(config)
         return restore(without_hydra(config))
 
+    for line in overrides:
+        if line.lstrip("+").startswith(SWEEP_ONLY):
+            raise UserError(f"{line} concerns the runs of a sweep (-m); leave it out")
     _, settings = read_command(name, overrides, restore=restored)
     try:
         task(as_settings(settings))
