@@ -142,6 +142,11 @@ def test_no_text_of_the_settings_is_resolved(
     assert "hunter2" not in str(error.value)
 
 
+def test_the_cache_of_a_model_folder_of_an_older_version_is_that_of_this_machine(altered: Callable[[Change], Path]):
+    folder = altered(lambda card, _: card["config"].update(cache="${oc.env:SHOWATTENDTELL_CACHE}"))
+    assert load_model(str(folder), "cpu", BeamSearch()).settings.cache is None
+
+
 PHOTOGRAPH = np.full((30, 40, 3), 128, np.uint8)
 
 

@@ -1,11 +1,12 @@
 """Evaluation of trained models on a split, for the commands."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -170,7 +171,7 @@ class RunScores(NamedTuple):
     intervals: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
-class RunMetric(Protocol):
+class RunMetric(ABC):
     """A metric of generated captions that needs the model or its images; an option of the group `metric`.
 
     Attributes:
@@ -184,6 +185,7 @@ class RunMetric(Protocol):
         """Raise `UserError` if the run cannot be measured, before captions are generated."""
         return
 
+    @abstractmethod
     def measure(self, run: EvaluationRun, captions: Captions, figures: Mapping[str, Any]) -> RunScores:
         """Return the scores of the captions.
 

@@ -130,7 +130,10 @@ def _read_settings(metadata: Mapping[str, Any], path: str, attention: InferenceA
     nodes = as_node(parts)
     nodes["attention"] = nodes["attention"].changed(**vars(attention))
     checked({"attention": as_record(nodes["attention"])})
-    return StoredSettings(**nodes, cache=stored.get("cache"), seed=stored.get("seed", 1))
+    cache = stored.get("cache")
+    if cache and cache.startswith("${"):  # in model folders of older versions
+        cache = None
+    return StoredSettings(**nodes, cache=cache, seed=stored.get("seed", 1))
 
 
 def _check_named(stored: Mapping[str, Any], path: str | Path) -> None:
