@@ -61,7 +61,7 @@ check: setup  ## lint, format and types
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
 
-bench: setup  ## every speed figure with its goal (under 10 minutes)
+bench: setup  ## every speed figure with its goal (10 to 20 minutes)
 	$(RUN) -m benchmarks
 
 docs: setup  ## the documentation as a site, with every command and setting
