@@ -28,7 +28,9 @@ def main() -> None:
         with new_folder(None, RUN, advice="run it in another folder") as run:
             _follow("train", f"hydra.run.dir={run}")
             _follow("evaluate", f"checkpoint={run}/best.ckpt")
-            _follow("caption", f"checkpoint={run}/best.ckpt", "split=test", "number=4", f"output={run}/captions.html")
+            _follow(
+                "caption", f"checkpoint={run}/best.ckpt", "split=test", "num_images=4", f"output={run}/captions.html"
+            )
         print(f"\nOpen {run}/captions.html in a browser to see the captions word by word with their attention maps.")
         print(f"The learning curve is {run}/learning_curve.png.")
 
