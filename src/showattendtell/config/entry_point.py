@@ -208,7 +208,7 @@ def exit_process() -> None:
 
 
 def run_folder() -> Path:
-    """Return the folder that Hydra made for this run, as the user would type it."""
+    """Return the folder of this run, as the user would type it; it may not exist yet."""
     return as_typed(HydraConfig.get().runtime.output_dir)
 
 
@@ -226,7 +226,7 @@ def discard_empty_run() -> None:
         if is_empty and (lock := lock_file(folder / LOCK)):  # another process may have begun in the same folder
             shutil.rmtree(folder)
             lock.close()
-            if search_root():  # the folders above it are Hydra's too, unless they hold other runs
+            if search_root():  # the folders above it were made with it, unless they hold other runs
                 folder.parent.rmdir()
                 folder.parent.parent.rmdir()
 
