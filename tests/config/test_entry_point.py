@@ -36,6 +36,7 @@ def folder(tmp_path: Path) -> Path:
             ("hydra.run.dir=file/run", "file/run cannot be written (File exists); set hydra.run.dir to another"),
             ("hydra.run.dir=file", "file cannot be written (File exists); set hydra.run.dir to another folder"),
             ("hydra.job.env_set.A=1", "hydra.job.env_set.A=1 concerns the runs of a sweep (-m); leave it out"),
+            ("hydra/job_logging=stdout", "hydra/job_logging=stdout concerns the runs of a sweep (-m); leave it out"),
             ("--config-name=foo", "config_name"),
             ("--cfg=job weight_decay=0.1", "there is no setting weight_decay; did you mean 'optimizer.weight_decay'"),
             ("-m seed=range(5,1)", "seed=range(5,1) has no values"),
@@ -88,7 +89,7 @@ RUN_LIGHT = f"runpy.run_path({str(FIXTURES / LIGHT)!r}, run_name='__main__')"
 
 
 def test_a_run_that_fails_before_it_writes_anything_leaves_no_folder(run_light: Callable[..., Any], tmp_path: Path):
-    done = run_light(RUN_LIGHT, LIGHT, "seed=2", "hydra/job_logging=none", folder=tmp_path)
+    done = run_light(RUN_LIGHT, LIGHT, "seed=2", folder=tmp_path)
     assert (done.status, done.err) == (2, "error: a seed of 2 is a fault; take another\n")
     assert list(tmp_path.iterdir()) == []
 

@@ -40,8 +40,8 @@ Task = Callable[[Any], Any]
 NAMES_CLASS = re.compile(r"_target_=|metrics=.*\w\.\w")
 """An argument that names a class, which may be in a module of the working directory."""
 
-SWEEP_ONLY = ("hydra.callbacks.", "hydra.job.env_", "hydra.verbose=")
-"""Beginnings of settings of Hydra that a single run, which Hydra does not start, would ignore."""
+SWEEP_ONLY = re.compile(r"\+*hydra[./](callbacks|hydra_logging|job\.env_|job_logging|output_subdir|verbose)")
+"""A setting of Hydra that a single run, which Hydra does not start, would ignore."""
 
 HYDRA = ".hydra"
 """Folder of a run with its configuration and its command, as Hydra names it."""
@@ -113,7 +113,7 @@ def run_task(name: str, task: Task, overrides: Sequence[str], restore: Restore) 
         return restore(without_hydra(config))
 
     for line in overrides:
-        if line.lstrip("+").startswith(SWEEP_ONLY):
+        if SWEEP_ONLY.match(line):
             raise UserError(f"{line} concerns the runs of a sweep (-m); leave it out")
     _, settings = read_command(name, overrides, restore=restored)
     try:
