@@ -219,14 +219,11 @@ def write_errors(path: Path, advice: str = "choose another place") -> Iterator[N
         raise UserError(f"{path} cannot be written ({error.strerror}); {space}{advice}") from None
 
 
-def lock_file(path: Path, wait: bool = False) -> TextIO | None:
+def lock_file(path: Path) -> TextIO | None:
     """Lock a file for this process until the returned stream is closed.
 
     The system releases the lock when the process ends or is killed. Forked processes do not inherit it. A process must
     not open the file a second time, since closing any stream of the file releases the lock.
-
-    Args:
-        wait: wait until no other process has the lock.
 
     Returns:
         The stream; None if another process has the lock.
@@ -234,20 +231,11 @@ def lock_file(path: Path, wait: bool = False) -> TextIO | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     file: TextIO = open_regular(path, "a")
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         return None
     return file
-
-
-@contextmanager
-def file_lock(path: Path) -> Iterator[None]:
-    """Wait for the lock of a file, and hold it in a `with` block."""
-    file = lock_file(path, wait=True)
-    assert file
-    with file:
-        yield
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Studies of Optuna: the search space, the storage, the trials that a worker runs, and the report."""
 
 import errno
+import fcntl
 import itertools
 import math
 import os
@@ -31,7 +32,7 @@ from sqlalchemy.engine import URL
 from showattendtell.config.validation import USER_ERRORS, sentence
 from showattendtell.errors import UserError, listed, printable
 from showattendtell.results.tables import Terminal
-from showattendtell.runtime.files import LAST, LOCK, file_lock
+from showattendtell.runtime.files import LAST, open_folder
 from showattendtell.settings import NonNegativeInt, PositiveInt, Text, may_differ, metric_mode
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -231,7 +232,8 @@ class Worker:
 
     def _claim(self, number: int) -> dict[Trial, list[str]]:
         claimed: dict[Trial, list[str]] = {}
-        with file_lock(self.folder / LOCK), storage_errors(self.folder):  # or workers would exceed the total
+        with open_folder(self.folder) as lock, storage_errors(self.folder):
+            fcntl.flock(lock, fcntl.LOCK_EX)  # or workers would exceed the total
             fail_stale_trials(self.study)
             for begun in trials_of(self.study):
                 if begun.state == TrialState.RUNNING and "settings" not in begun.user_attrs:
@@ -317,7 +319,8 @@ def search(
         UserError: the first trials fail, none finishes, or a disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with file_lock(folder / LOCK), storage_errors(folder):  # two workers that create the tables would both fail
+    with open_folder(folder) as lock, storage_errors(folder):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two workers that create the tables would both fail
         study = optuna.create_study(
             study_name=settings.study_name,
             storage=open_storage(settings.storage, folder),
