@@ -37,6 +37,8 @@ def main(settings: CaptionSettings) -> None:
         from showattendtell.inference.captioning import caption_split
 
         return caption_split(settings, settings.split)
+    if any(vars(settings.dataset).values()):
+        raise UserError("dataset settings are for images of a split; give split=test, or leave them out")
     formats = _chosen_formats(settings)
     resume = settings.resume and Path(settings.output or "", "captions.jsonl").exists()
     with new_folder(settings.output, "captions", resume) as folder:

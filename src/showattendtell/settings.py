@@ -132,7 +132,7 @@ encoder.gradient_checkpointing"""
 
 def short_metric(monitor: str) -> str:
     """Return bleu4, cider or loss for a metric that may have its name in `metrics.csv`, such as val/loss_per_word."""
-    return monitor.removeprefix("val/").removesuffix("_per_word").replace("nll", "loss")  # nll in older runs
+    return monitor.removeprefix("val/").removesuffix("_per_word")
 
 
 def metric_mode(monitor: str) -> Literal["min", "max"]:
@@ -159,7 +159,7 @@ def describe_call(call: Any) -> dict[str, Any] | None:
     function, arguments = call, {}
     if isinstance(call, partial):
         function = call.func
-        arguments = signature(function).bind_partial(*call.args, **call.keywords).arguments
+        arguments = {**signature(function).bind_partial(*call.args).arguments, **call.keywords}
     name = getattr(function, "__qualname__", "<instance>")
     if "<" in name or function.__module__ == "__main__":
         return None
@@ -172,7 +172,8 @@ def describe_call(call: Any) -> dict[str, Any] | None:
             value = {**inner, "_partial_": True}
         elif isinstance(value, tuple | Path):  # the weights-only unpickler of torch refuses paths, JSON has no tuples
             value = list(value) if isinstance(value, tuple) else str(value)
-        annotation = signature(function).parameters[argument].annotation
+        parameter = signature(function).parameters.get(argument)  # none of `**options`
+        annotation = parameter.annotation if parameter else Any
         node[argument] = value if isinstance(annotation, str) else validated(value, annotation)[0]
     return node
 

@@ -82,6 +82,11 @@ class Caption(NamedTuple):
         """Lower-case words without punctuation, whatever the tokenizer."""
         return self.plain or self.words
 
+    @property
+    def sentence(self) -> str:
+        """The sentence before tokenization; the plain words of one that was not written down."""
+        return self.written or " ".join(self.plain_words)
+
 
 class Example(NamedTuple):
     """An image file with its reference captions.

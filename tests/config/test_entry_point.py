@@ -37,6 +37,7 @@ def folder(tmp_path: Path) -> Path:
             ("hydra.run.dir=file", "file cannot be written (File exists); set hydra.run.dir to another folder"),
             ("hydra.job.env_set.A=1", "hydra.job.env_set.A=1 concerns the runs of a sweep (-m); leave it out"),
             ("hydra/job_logging=stdout", "hydra/job_logging=stdout concerns the runs of a sweep (-m); leave it out"),
+            ("hydra/launcher=joblib", "hydra/launcher=joblib concerns the runs of a sweep (-m); leave it out"),
             ("--config-name=foo", "config_name"),
             ("--cfg=job weight_decay=0.1", "there is no setting weight_decay; did you mean 'optimizer.weight_decay'"),
             ("-m seed=range(5,1)", "seed=range(5,1) has no values"),
@@ -54,10 +55,11 @@ def test_a_run_that_hydra_cannot_start_ends_in_a_sentence(
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_class_of_your_own_that_the_command_line_names_is_built(run_forked: Callable[..., Any], folder: Path):
-    done = run_forked(
-        "prepare", "dataset._target_=own.Data", folder=folder, first=f"sys.path.insert(0, {str(folder)!r})"
-    )
+@pytest.mark.parametrize("line", ["dataset._target_=own.Data", "--dataset._target_ own.Data"])
+def test_a_class_of_your_own_that_the_command_line_names_is_built(
+    run_forked: Callable[..., Any], folder: Path, line: str
+):
+    done = run_forked("prepare", *line.split(), folder=folder, first=f"sys.path.insert(0, {str(folder)!r})")
     assert done.status == 2
     assert ANSWER in done.err
 

@@ -9,9 +9,16 @@ from slow_cases import slow_after
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.consensus import Consensus
 from showattendtell.decoding.decoding import Ensemble
+from showattendtell.errors import UserError
 from showattendtell.metrics.ngrams import bleu4, count_ngrams
 
 LONGEST = 3
+
+
+@pytest.mark.parametrize("kind", [BeamSearch, Consensus])
+def test_more_captions_than_beams_are_refused(kind: type[BeamSearch | Consensus]):
+    with pytest.raises(UserError, match="num_captions=3 needs a beam as large; got beam_size=2"):
+        kind(num_captions=3, beam_size=2)
 
 
 def bleu(caption: str, other: str) -> float:

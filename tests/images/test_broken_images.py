@@ -1,5 +1,6 @@
 """Files that are broken or odd: each gives the pixels that are expected of it, or its sentence."""
 
+import io
 import os
 import struct
 import zlib
@@ -13,7 +14,7 @@ from hostile_uploads import encoded, noise, png
 from PIL import Image, features
 
 from showattendtell.errors import UserError
-from showattendtell.images.reading import image_size, open_image, read_pixels
+from showattendtell.images.reading import as_image, image_size, open_image, read_pixels
 
 Write = Callable[[Path], object]
 
@@ -153,6 +154,12 @@ BROKEN: dict[str, tuple[Write, str]] = {
     "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "it is a pipe or device"),
     "a link to itself": (lambda path: path.symlink_to(path.name), "symbolic links"),
 }
+
+
+def test_a_picture_that_pillow_has_only_opened_is_reported_when_it_is_read():
+    content = encoded(noise(), "JPEG")
+    with pytest.raises(UserError, match="image of .* cannot be read"):
+        as_image(Image.open(io.BytesIO(content[: len(content) // 2])))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ FAULTS = {
         (["images=void"], ["void holds no image files"]),
         (["images=blank.png", "compare=nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
         (["split=test", "output=file/page.html", "num_images=1"], ["file/page.html", "cannot be written"]),
+        (["images=blank.png", "dataset.root=void"], ["dataset settings are for images of a split", "split=test"]),
         (["split=test", "images=blank.png"], ["caption photo.jpg", "split=test", "either"]),
         (["split=test", "formats=[png]"], ["split=test writes one html page; leave formats, width, dpi, colormap"]),
         ([], ["caption photo.jpg", "split=test"]),

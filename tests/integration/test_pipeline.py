@@ -173,6 +173,7 @@ def test_sampled_captions_do_not_depend_on_the_other_photographs(checkpoint: Pat
         ({"num_beams": 5}, "load has no argument num_beams; did you mean 'beam_size'"),
         ({"batch_size": 2}, "load has no argument batch_size; available: allow_unk, beam_size"),
         ({"device": "cuda:99"}, "this machine has no device=cuda:99"),
+        ({"device": "hpu"}, "this machine has no device=hpu"),
         ({"attention_mode": "argmax"}, "attention.inference_mode"),
     ],
 )

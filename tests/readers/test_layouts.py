@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from showattendtell.errors import UserError
-from showattendtell.images.names import SPLITS
+from showattendtell.images.names import GET_SPLITS
 from showattendtell.readers.custom import read_custom
 from showattendtell.readers.flickr import read_flickr8k, read_flickr30k
 from showattendtell.types import Dataset
@@ -203,7 +203,7 @@ def test_without_splits_flickr_s_come_from_a_hash_and_the_way_to_get_them_is_nam
     LAYOUTS[layout](tmp_path)
     dataset = read(str(tmp_path))
     assert sum(len(example.captions) for example in dataset.examples()) == len(PAIRS)
-    fetch = f"put the public splits, dataset_{dataset.name}.json, into {tmp_path}: {SPLITS}"
+    fetch = f"put the public splits, dataset_{dataset.name}.json, into {tmp_path}: {GET_SPLITS}"
     assert any(note.endswith(fetch) for note in dataset.notes)
 
 

@@ -11,7 +11,7 @@ from disks import limited_files
 from existing_files import EXISTING, IRREGULAR, snapshot
 
 from showattendtell.errors import UserError
-from showattendtell.images.names import open_folder
+from showattendtell.images.names import dataset_folder
 from showattendtell.loading.hub import find_model
 from showattendtell.readers.formats import find_caption_files
 from showattendtell.runtime.files import (
@@ -124,7 +124,9 @@ def test_a_folder_is_no_name_for_a_file(path: str):
         new_path(Path(path))
 
 
-@pytest.mark.parametrize("open_one", [new_path, find_model, find_caption_files, partial(open_folder, content="images")])
+@pytest.mark.parametrize(
+    "open_one", [new_path, find_model, find_caption_files, partial(dataset_folder, content="images")]
+)
 def test_a_home_folder_that_does_not_exist_is_reported(open_one: Callable[[str], object]):
     with pytest.raises(UserError, match="~nobody-of-this-name/a.txt: there is no such home folder"):
         open_one("~nobody-of-this-name/a.txt")

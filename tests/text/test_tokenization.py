@@ -82,3 +82,9 @@ def test_a_tokenizer_that_decides_on_its_tokens_gives_the_vocabulary():
     tokenizer.train(["a dog"], 20)
     assert tokenizer.tokens is not None
     assert Vocabulary.build([], 30, tokenizer).words == (*SPECIAL, *tokenizer.tokens)
+
+
+def test_captions_that_were_not_written_down_are_their_words():
+    dataset = Dataset("dogs", {"train": (Example("a.jpg", "a.jpg", (Caption(("a", "dog")),) * 9),)})
+    tokenizer = SubwordTokenizer()
+    assert train_tokenizer(tokenizer, dataset, 20)[0] == tokenizer.tokenize("a dog") != ()

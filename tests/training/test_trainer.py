@@ -55,7 +55,6 @@ class Scripted(lightning.LightningModule):
         ),
         (["monitor=cider"], 3, 44.0, "BLEU-4 20.0, CIDEr 44.0 (best 44.0), distinct captions 3;"),
         (["monitor=val/loss_per_word"], 4, 2.5, "validation 2.600 (best 2.600), perplexity 13.5, BLEU-4 20.0"),
-        (["monitor=nll"], 4, 2.5, "validation 2.600 (best 2.600), perplexity 13.5, BLEU-4 20.0"),  # of older runs
     ],
 )
 def test_the_best_checkpoint_and_early_stopping_go_by_what_the_run_selects_by(

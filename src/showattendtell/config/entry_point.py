@@ -37,10 +37,12 @@ from showattendtell.settings import metric_mode
 Task = Callable[[Any], Any]
 """The function of a command, which gets its settings."""
 
-NAMES_CLASS = re.compile(r"_target_=|metrics=.*\w\.\w")
+NAMES_CLASS = re.compile(r"_target_(=|$)|metrics(=.*\w\.\w|$)|^(-cd|--config-dir|hydra\.searchpath)")
 """An argument that names a class, which may be in a module of the working directory."""
 
-SWEEP_ONLY = re.compile(r"\+*hydra[./](callbacks|hydra_logging|job\.env_|job_logging|output_subdir|verbose)")
+SWEEP_ONLY = re.compile(
+    r"\+*hydra[./](callbacks|hydra_logging|job\.env_|job_logging|launcher|output_subdir|sweep|verbose)"
+)
 """A setting of Hydra that a single run, which Hydra does not start, would ignore."""
 
 HYDRA = ".hydra"
@@ -142,7 +144,11 @@ def _run_of_sweep(task: Task, cwd: str, config: DictConfig) -> Any:
                 redirect_stdout(log),
                 redirect_stderr(log),
             ):
-                result = task(typed)
+                try:
+                    result = task(typed)
+                except Exception as error:
+                    log.write(error_message(error))
+                    raise
     except Exception as error:
         sys.stderr.write(f"{label}: {error_message(error)}")
         raise

@@ -60,7 +60,7 @@ class TrainSettings:
     init_from: Source | None
     weight_init: Literal["default", "released"]
     init_vocabulary: Literal["checkpoint", "extended"]
-    monitor: Literal["bleu4", "cider", "loss", "nll", "val/bleu4", "val/cider", "val/loss_per_word"]
+    monitor: Literal["bleu4", "cider", "loss", "val/bleu4", "val/cider", "val/loss_per_word"]
     brevity_penalty: bool
     checkpoint_interval_minutes: NonNegativeFloat
     tags: Sequence[Text]
@@ -325,7 +325,7 @@ class ReportSettings:
         split: the split whose results are shown.
         columns: the metrics to show, named as in result files; BLEU is without brevity penalty unless the name says so.
         paper: show the rows of the paper's Table 1 for the data sets of the results.
-        output: a new file or a list of files for the table, as .md, .tex (for booktabs), .json or .html.
+        output: a new file or a list of files for the table, as .md, .tex (for booktabs) or .html.
     """
 
     runs: Texts

@@ -179,7 +179,7 @@ def open_source(
         path = feature_path(folder, dataset, encoder, extraction)
         store, dataset = open_features(dataset, encoder, path, skip_unreadable, extraction, compute=evaluated is None)
     if store is None and skip_unreadable:
-        dataset = drop_unreadable(dataset, [evaluated] if evaluated else ["train", "val"])
+        dataset = drop_unreadable(dataset, [evaluated] if evaluated else [*dataset.splits])
     return EncoderImages(encoder.preprocessing, augmentation, store), dataset
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
+from showattendtell.errors import UserError
 from showattendtell.settings import Count, PositiveFloat
 from showattendtell.text.vocabulary import EOS, PAD, START, Vocabulary
 from showattendtell.types import CaptionOutput
@@ -67,7 +68,7 @@ class BeamSearch(Decoding):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_captions > self.beam_size:
-            raise ValueError(f"num_captions={self.num_captions} needs a beam as large; got beam_size={self.beam_size}")
+            raise UserError(f"num_captions={self.num_captions} needs a beam as large; got beam_size={self.beam_size}")
 
     def rank_score(self, log_prob: Tensor, length: Any) -> Tensor:
         """Return the score by which an image's captions are ranked: log p / length penalty, of an integer length or a

@@ -9,6 +9,7 @@ from torch import Tensor
 from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.decoding.sampling import Sampling
+from showattendtell.errors import UserError
 from showattendtell.metrics.ngrams import Counts, bleu4, count_ngrams
 from showattendtell.settings import Count, Temperature
 from showattendtell.text.vocabulary import EOS, Vocabulary
@@ -37,7 +38,7 @@ class Consensus(Decoding):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_captions > self.beam_size:
-            raise ValueError(f"num_captions={self.num_captions} needs a beam as large; got beam_size={self.beam_size}")
+            raise UserError(f"num_captions={self.num_captions} needs a beam as large; got beam_size={self.beam_size}")
 
     def generate(self, ensemble: Ensemble, regions: Sequence[Tensor], vocabulary: Vocabulary) -> Captions:
         shared = {field.name: getattr(self, field.name) for field in fields(Decoding)}

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from showattendtell.decoding.beam_search import BeamSearch
 from showattendtell.decoding.confidence import Confidence, rate_captions
 from showattendtell.decoding.decoding import Captions, Decoding, Ensemble
 from showattendtell.errors import UserError
@@ -74,14 +74,14 @@ class ImageCaptionerEnsemble:
 
         Args:
             images: the same images for each model, as pixels or grids.
-            beam_size: of beam search; by default as in the decoding. Ignored by other decodings.
+            beam_size: that of the decoding, if it has one; by default its own.
 
         Raises:
             UserError: as `Decoding.generate`, or the weights of a model are so large that its scores are not finite.
         """
         regions = [model.regions(model_images) for model, model_images in zip(self._models, images, strict=True)]
-        decoding = self._decoding
-        if beam_size and isinstance(decoding, BeamSearch):
+        decoding: Any = self._decoding
+        if beam_size and hasattr(decoding, "beam_size"):
             decoding = replace(decoding, beam_size=beam_size)
         captions = decoding.generate(self._ensemble, regions, self._models[0].vocabulary)
         log_probs = [caption.log_probs for caption in chain.from_iterable(captions)]

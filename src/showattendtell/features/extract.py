@@ -132,11 +132,13 @@ class ImageEncoding:
         Raises:
             UserError: an image is unreadable, unless such images are skipped.
         """
+        readers = self.readers if len(self.paths) > BATCH_SIZE else 0
         loader: DataLoader[ReadBatch] = DataLoader(
             list(batches),  # type: ignore[arg-type]
             batch_size=None,  # an item is a batch
             collate_fn=self._read,
-            num_workers=self.readers if len(self.paths) > BATCH_SIZE else 0,
+            num_workers=readers,
+            multiprocessing_context="fork" if readers else None,  # others run the user's script again
             pin_memory=torch.cuda.is_available(),
             generator=torch.Generator(),  # a separate generator keeps later random draws independent of the cache
         )

@@ -10,6 +10,7 @@ w-th shard from r on, then what others have left.
     plan.json       the manifest of an unfinished store, see `StorePlan`
 """
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -40,6 +41,9 @@ MANIFEST, PLAN = "store.json", "plan.json"
 
 LARGEST = 2**28
 """The largest number of values in the grids of an image, of all views."""
+
+LOST = (errno.ENOENT, errno.EINVAL)
+"""Errors of a file that is missing or no file. Others, such as a lack of permission, do not mean that it is damaged."""
 
 StoredDtype = Literal["float16", "int8"]
 Content = TypeVar("Content", bound=BaseModel)
@@ -155,6 +159,8 @@ def _read(file: Path, model: type[Content]) -> Content:
     try:
         return model.model_validate_json(read_regular(file))
     except OSError as error:
+        if error.errno not in LOST:
+            raise
         raise damaged(file.parent, f"{file.name}: {error.strerror}") from None
     except ValidationError:
         raise damaged(file.parent, f"{file.name} is not what was written") from None
@@ -240,7 +246,7 @@ class FeatureStore:
         return self.read(rows, torch.zeros_like(rows))
 
     def read(self, rows: Tensor, views: Tensor) -> Tensor:
-        """Return the grids (I, L, D) at rows (I,), of the views (I,).
+        """Return the grids (I, L, D) at rows (I,), of the views (I,), in float16, or in float32 if the store has int8.
 
         Raises:
             IndexError: the store does not have a view.
@@ -260,6 +266,8 @@ class FeatureStore:
                 if os.preadv(self._open(shard), [buffer.data], offset) != size:
                     raise damaged(self.path, f"{shard_file(self.path, shard).name} ends too early")
         except OSError as error:
+            if error.errno not in LOST:
+                raise
             raise damaged(self.path, f"{Path(error.filename or '').name}: {error.strerror}") from None
         return unpack(np.ndarray((len(rows),), self._grid, content))
 

@@ -32,11 +32,11 @@ PUBLISHED = {
 }
 """Content of the published data sets, and how to get their photographs."""
 
-SPLITS = "curl -C - -O https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip"
+GET_SPLITS = "curl -C - -O https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip"
 """How to get Karpathy's captions and splits of the data sets."""
 
 
-def open_folder(root: str, content: str) -> Path:
+def dataset_folder(root: str, content: str) -> Path:
     """Return the folder of a data set.
 
     Args:

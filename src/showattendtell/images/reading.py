@@ -335,7 +335,8 @@ def as_image(photograph: Photograph) -> Image.Image:
         case Image.Image():
             if not all(photograph.size):
                 raise UserError(f"an image of {photograph.width} x {photograph.height} pixels is not a photograph")
-            image = upright_rgb(photograph)
+            with _reported(name_of(photograph)):  # Pillow may read its pixels only now
+                image = upright_rgb(photograph)
             return image.copy() if image is photograph else image  # the caller may change its own
         case Tensor():
             pixels = photograph.detach().cpu()

@@ -245,7 +245,7 @@ def open_evaluation(settings: EvaluateSettings) -> EvaluationRun:
 def evaluate(settings: EvaluateSettings) -> float:
     """Print the scores of models, and write them into a file. Return that of `main_score`."""
     clip = load_clip(settings.clip) if settings.clip else None
-    metrics, only_attention = run_metrics(settings.metrics), list(settings.metrics) == [ATTENTION]
+    metrics, only_attention = run_metrics(settings.metrics), list(settings.metrics) == [ATTENTION] and not clip
     with process_group():
         run = open_evaluation(settings)
         for metric in metrics:

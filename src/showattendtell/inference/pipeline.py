@@ -1,5 +1,6 @@
 """Captioning pipeline: from photographs to captions and attention maps."""
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -237,10 +238,7 @@ def load(
             meant = [each.rpartition(".")[2] for each in MEANT.get(name, [name])]
             near = next((each for each in meant if each in known), "" if name in MEANT else name)
             raise UserError(f"load has no argument {name}{did_you_mean(near, known)}")
-    try:
-        chosen = decoding or BeamSearch(**{"beam_size": 3, "allow_unk": False, **search})
-    except (TypeError, ValueError) as error:
-        raise UserError(str(error)) from None
+    chosen = decoding or BeamSearch(**{"beam_size": 3, "allow_unk": False, **search})
     attention = InferenceAttentionSettings(inference_mode=attention_mode)
     with paused_collection():
         models = load_models(paths, str(device), chosen, attention)
@@ -249,7 +247,7 @@ def load(
 
 
 def _is_folder(photograph: Any) -> bool:
-    return isinstance(photograph, str | Path) and Path(photograph).is_dir()
+    return isinstance(photograph, str | Path) and os.path.isdir(photograph)
 
 
 def _decode(module: ImageCaptioner, caption: CaptionOutput[Tensor]) -> CaptionOutput[np.ndarray]:

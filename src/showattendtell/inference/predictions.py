@@ -98,10 +98,7 @@ def generate_captions(
 
 def reference_sentences(examples: Sequence[Example]) -> dict[str, list[str]]:
     """Return the reference captions of each image as sentences, before tokenization if the data set has them."""
-    return {
-        example.image: [caption.written or " ".join(caption.words) for caption in example.captions]
-        for example in examples
-    }
+    return {example.image: [caption.sentence for caption in example.captions] for example in examples}
 
 
 def measure_attention(

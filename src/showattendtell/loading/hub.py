@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from showattendtell.errors import UserError, did_you_mean, printable
-from showattendtell.images.names import PUBLISHED, open_folder
+from showattendtell.images.names import PUBLISHED, dataset_folder
 from showattendtell.runtime.files import BEST, LAST, WEIGHTS, expand_home
 from showattendtell.runtime.process import is_launched
 from showattendtell.settings import Node
@@ -32,7 +32,7 @@ def check_root(dataset: Node) -> None:
     do several processes, of which one reports it."""
     module, _, name = dataset.target.partition(".read_")
     if module.startswith("showattendtell.readers.") and name in PUBLISHED and not is_launched():
-        open_folder(dataset.arguments["root"], name)
+        dataset_folder(dataset.arguments["root"], name)
 
 
 def bundled_models() -> dict[str, Path]:

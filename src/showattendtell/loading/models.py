@@ -229,7 +229,7 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(local_device() if name == "auto" else name)
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError):
+    except (RuntimeError, AssertionError, ImportError):
         raise UserError(f"this machine has no device={name}; set it to {local_device()} or auto") from None
     return device
 

@@ -7,7 +7,6 @@ and `output_layer` for the loss. `Decoder.incremental` generates captions word b
 Sizes are those of `showattendtell.types`; R is the number of rows of an `AttentionCache` (images), N a number of words.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from showattendtell.errors import UserError
+from showattendtell.models.kernels import accelerator
 from showattendtell.models.kernels.cross_entropy import OutputFeatures
 from showattendtell.text.vocabulary import PAD
 from showattendtell.types import SampledLocations, scatter_words
@@ -92,7 +92,7 @@ class Packing(NamedTuple):
     def of(cls, tokens: Tensor) -> "Packing":
         """Pack captions (B, T) that end with `<pad>`. Padding is left out only on the CPU: a shape that depends on data
         would synchronize a GPU."""
-        leaves_out = tokens.device.type == "cpu" and not os.environ.get("TRITON_INTERPRET")
+        leaves_out = tokens.device.type == "cpu" and accelerator(tokens) is None
         return cls.without_padding(tokens) if leaves_out else cls.with_padding(tokens)
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -146,9 +147,13 @@ def match_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], pat
     In order, because packages with weights may name layers differently from timm; the classifier comes last.
 
     Raises:
-        UserError: shapes differ; `path` names the file.
+        UserError: shapes differ, or layers are left over; `path` names the file.
     """
     if set(expected) <= set(state):
+        kinds = {re.sub(r"\d+", "", name) for name in expected}
+        for name in state.keys() - expected.keys():
+            if re.sub(r"\d+", "", name) in kinds:
+                raise UserError(f"{path} holds the weights of a deeper network: there is no place for {name}")
         named = {name: state[name] for name in expected}
     else:
         named = dict(zip(expected, state.values(), strict=False))

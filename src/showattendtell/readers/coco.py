@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from showattendtell.errors import UserError
-from showattendtell.images.names import SPLITS, open_folder
+from showattendtell.images.names import GET_SPLITS, dataset_folder
 from showattendtell.readers.assembly import (
     assemble,
     check_images,
@@ -45,7 +45,7 @@ def read_coco(
         instances: COCO's instance files, as [instances_train2014.json,instances_val2014.json], for the boxes of objects
             that captions name; searched in `root` first.
     """
-    folder = open_folder(root, "coco")
+    folder = dataset_folder(root, "coco")
     file = read_references(_find_text(folder, captions))
     if not file.split_of:
         raise UserError(f"{captions} in {root} has no splits; give Karpathy's, or read it with dataset=custom")
@@ -74,7 +74,7 @@ def read_coco2017(
         instances: COCO's instance files, as [instances_train2017.json,instances_val2017.json], for the boxes of objects
             that captions name; searched in `root` first.
     """
-    folder = open_folder(root, "coco2017")
+    folder = dataset_folder(root, "coco2017")
     train, val = (read_references(_find_text(folder, f"captions_{part}.json")) for part in ("train2017", "val2017"))
     other = "val" if val2017 == "test" else "test"
     split_of = {**split_by_hash(train.captions, {other: held_out}), **dict.fromkeys(val.captions, val2017)}
@@ -86,7 +86,7 @@ def read_coco2017(
 def _find_text(root: Path, name: str) -> Path:
     path = look_in([root, root / "annotations"], name)
     if not path.exists():
-        hint = f"; get it by {SPLITS}" if name == KARPATHY else ""
+        hint = f"; get it by {GET_SPLITS}" if name == KARPATHY else ""
         raise UserError(f"the caption file {name} was not found in {root} or its folder annotations{hint}")
     return path
 

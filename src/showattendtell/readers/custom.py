@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from showattendtell.errors import UserError, listed, printable
-from showattendtell.images.names import Names, files_below, inside, is_photograph, open_folder, photographs
+from showattendtell.images.names import Names, dataset_folder, files_below, inside, is_photograph, photographs
 from showattendtell.readers.assembly import assemble, check_images, find_image_folder, look_in, with_lists, with_splits
 from showattendtell.readers.formats import PLAIN, TOKEN, find_delimiter, read_captions
 from showattendtell.runtime.files import open_regular, read_regular
@@ -75,8 +75,10 @@ def caption_files(root: Path) -> dict[str, Path]:
             ranked.append((rank, depth, path))
     ranked.sort()
     likeliest = [path for rank, depth, path in ranked if (rank, depth) == ranked[0][:2]]
-    if len(likeliest) < 2:
-        return dict(zip([""], likeliest, strict=False))
+    if not likeliest:
+        return {}
+    if len(likeliest) == 1:
+        return {"": likeliest[0]}
     by_split = {_split_of(path, root): path for path in likeliest}
     if "" in by_split or len(by_split) < len(likeliest):
         names = [str(path.relative_to(root)) for path in likeliest]
@@ -111,13 +113,12 @@ def read_references(path: Path) -> CaptionFile:
     return file
 
 
-def read_found(root: Path) -> CaptionFile | None:
-    """Read the caption files that `caption_files` finds, and join them: a file for each split, unless they have splits
-    of their own. Return None if there are none.
+def read_found(root: Path, files: Mapping[str, Path]) -> CaptionFile | None:
+    """Read the caption files that `caption_files` has found, and join them: a file for each split, unless they have
+    splits of their own. Return None if there are none.
 
     Image names are relative to the folder of their caption file, where there is such a photograph.
     """
-    files = caption_files(root)
     if not files:
         return None
     captions, split_of, folders, notes = Sentences(), dict[str, str](), dict[str, str](), list[str]()
@@ -207,13 +208,14 @@ def read_custom(
         skip_unreadable: skip images that are missing or (found when they are read) broken.
         skip_missing: skip images without captions, and captions without images.
     """
-    folder = open_folder(root, "your images")
+    folder = dataset_folder(root, "your images")
     image_folder = find_image_folder(folder, images, ["images"])
     # different folders of one name do not share stored grids
     path = folder.resolve()
     own_name = name or f"{printable(path.name)}-{hashlib.sha256(str(path).encode()).hexdigest()[:6]}"
     on_disk = [os.path.relpath(path, image_folder) for path in photographs(image_folder)]
-    found = read_references(look_in([folder], captions)) if captions else read_found(folder)
+    files = {"": look_in([folder], captions)} if captions else caption_files(folder)
+    found = read_references(files[""]) if captions else read_found(folder, files)
     file = found or read_sidecars(image_folder, folder)
     if file.form == PLAIN:
         raise UserError(
@@ -224,7 +226,8 @@ def read_custom(
         file = with_lists(file, look_in([folder], splits), skip_missing)
     if not file.split_of:
         file = _with_folders(file, on_disk)
-    around = (folder, folder / "splits") if found else ()  # lists among the texts of photographs would be texts
+    # lists among the texts of photographs would be texts
+    around = (*(path.parent for path in files.values()), folder, folder / "splits") if found else ()
     file = with_splits(file, around, {"val": val, "test": test}, skip_missing)
     dataset = assemble(own_name, file, image_folder, captions_per_image, skip_missing)
     dataset = check_images(dataset, skip_unreadable or skip_missing, folder)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from showattendtell.errors import UserError
-from showattendtell.images.names import SPLITS, open_folder
+from showattendtell.images.names import GET_SPLITS, dataset_folder
 from showattendtell.readers.assembly import (
     assemble,
     check_images,
@@ -19,7 +19,7 @@ from showattendtell.readers.assembly import (
     look_in,
     with_splits,
 )
-from showattendtell.readers.custom import read_found, read_references
+from showattendtell.readers.custom import caption_files, read_found, read_references
 from showattendtell.runtime.files import check_regular, open_regular
 from showattendtell.runtime.process import paused_collection
 from showattendtell.settings import Place, PositiveInt, Source
@@ -118,7 +118,7 @@ def _read(
     skip_unreadable: bool,
     skip_missing: bool,
 ) -> Dataset:
-    folder = open_folder(root, layout.name)
+    folder = dataset_folder(root, layout.name)
     image_folder = find_image_folder(folder, images, layout.images)
     file = _read_texts(layout, folder, captions, skip_missing)
     dataset = assemble(layout.name, file, image_folder, captions_per_image, skip_missing)
@@ -130,10 +130,11 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing
     """Read a caption file and its splits: its own, those of the lists, or else those of a hash, with a note."""
     folders = [folder, folder / layout.texts]
     path, karpathy = look_in(folders, captions or layout.tokens), look_in(folders, f"dataset_{layout.name}.json")
-    has_lists = any(map(find_lists, folders))
+    places = [path.parent, *folders]
+    has_lists = any(map(find_lists, places))
     if not captions and karpathy.exists() and not (path.exists() and has_lists):
         path = karpathy
-    file = read_references(path) if captions or path.exists() else read_found(folder)
+    file = read_references(path) if captions or path.exists() else read_found(folder, caption_files(folder))
     if file is None:
         raise UserError(
             f"the captions were not found in {folder}: {layout.tokens} is neither there nor in {layout.texts}; "
@@ -143,12 +144,12 @@ def _read_texts(layout: Layout, folder: Path, captions: str | None, skip_missing
     if not file.split_of and not has_lists:
         note = (
             "scores are not comparable with published ones, and models of the public splits were trained on some of "
-            f"the test images; put the public splits, dataset_{layout.name}.json, into {folder}: {SPLITS}"
+            f"the test images; put the public splits, dataset_{layout.name}.json, into {folder}: {GET_SPLITS}"
         )
         file, shares = file._replace(notes=(*file.notes, note)), {"val": 0.1, "test": 0.1}
     # the keys of Flickr8k-CN omit the suffix
     file = file.renamed(lambda image: image if "." in image else f"{image}.jpg")
-    return with_splits(file, [path.parent, *folders], shares, skip_missing)
+    return with_splits(file, places, shares, skip_missing)
 
 
 MARKUP = re.compile(r"\[/EN#(?P<chain>\d+)/(?P<kinds>[^\s\[]+) (?P<words>[^\[\]]*)\]")

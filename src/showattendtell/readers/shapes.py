@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
+from rich.console import Console
 from rich.progress import track
 
 from showattendtell.errors import UserError, listed
@@ -129,7 +130,7 @@ def _draw_all(folder: Path, sizes: dict[str, int], seed: int) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     for split, size in sizes.items():
-        for number in track(range(size), description=f"drawing shapes ({split})"):
+        for number in track(range(size), f"drawing shapes ({split})", console=Console(stderr=True), transient=True):
             rng = np.random.default_rng([seed, *split.encode(), number])
             draw_scene(compose_scene(rng), rng).save(unfinished / NAME.format(split, number))
     unfinished.rename(folder)

@@ -72,7 +72,7 @@ def print_dataset(dataset: Dataset, vocabulary: Vocabulary) -> None:
         table.add_row(name, f"{len(split):,}", f"{len(captions):,}", f"{mean:.1f}", coverage)
     table.caption = f"vocabulary: {len(vocabulary):,} ids"
     Terminal().print(table)
-    sentences = [caption.written for example in dataset.examples() for caption in example.captions]
+    sentences = [caption.sentence for example in dataset.examples() for caption in example.captions]
     unspaced = describe_unspaced(sentences, vocabulary.tokenizer)
     print_notes([*dataset.notes, *unspaced, *describe_small_splits(dataset)])
 

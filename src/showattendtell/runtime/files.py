@@ -49,7 +49,7 @@ LINK = "it is a symbolic link; remove it"
 METRICS, TIMES = "metrics.csv", "times.csv"
 """Names of the files with the metrics and with the seconds of every epoch, in a run's folder."""
 
-CONTROL = re.compile(r"^[^\n]*(\r|\x1b\[2K)|\x1b\[[\d;?]*[A-Za-z]", re.MULTILINE)
+OVERWRITTEN = re.compile(r"^[^\n]*(\r|\x1b\[2K)|\x1b\[[\d;?]*[A-Za-z]", re.MULTILINE)
 """Text that a terminal overwrites, its colors, and movements of its cursor."""
 
 BAR = re.compile(r"^[^━]*━.*\d/|images/s:")
@@ -252,9 +252,7 @@ def open_folder(path: Path) -> Iterator[int]:
         os.close(folder)
 
 
-def fadvise(
-    descriptor: int, reading: Literal["RANDOM", "SEQUENTIAL", "WILLNEED"], start: int = 0, size: int = 0
-) -> None:
+def fadvise(descriptor: int, reading: Literal["RANDOM", "WILLNEED"], start: int = 0, size: int = 0) -> None:
     """Advise the system how `size` bytes from `start` will be read, if it has `posix_fadvise`; 0 means to the end."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, start, size, getattr(os, f"POSIX_FADV_{reading}"))
@@ -346,7 +344,7 @@ class LoggedStream:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        lines = re.findall(r"[^\n]*\n|[^\n]+", CONTROL.sub("", text))
+        lines = re.findall(r"[^\n]*\n|[^\n]+", OVERWRITTEN.sub("", text))
         with suppress(OSError, ValueError):
             self._log.write("".join(line for line in lines if not BAR.search(line)).encode(errors="backslashreplace"))
         return self._stream.write(text)

@@ -10,12 +10,13 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import BeforeValidator, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError
 from pydantic_core import from_json
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from showattendtell.errors import UserError
 from showattendtell.runtime.files import read_regular
+from showattendtell.settings import adapter_of
 
 Layout = TypeVar("Layout")
 
@@ -62,17 +63,12 @@ def parse_json(text: str, origin: str) -> Any:
 def check_layout(content: Any, layout: type[Layout], message: str) -> Layout:
     """Validate parsed JSON with pydantic. Raise `UserError` if it differs; the text starts with `message`."""
     try:
-        return _validator(layout).validate_python(content)  # type: ignore[arg-type]  # mypy: a class is Hashable
+        return adapter_of(layout).validate_python(content)  # type: ignore[arg-type]  # mypy: a class is Hashable
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"])) or "the file"
         reason = re.sub(r" or (an )?instance of \w+", "", first["msg"]).lower()
         raise UserError(f"{message}: {field}: {reason}") from None
-
-
-@cache
-def _validator(layout: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(layout)
 
 
 Sentences = dict[str, list[str]]

@@ -93,11 +93,9 @@ def tokenized(dataset: Dataset, tokenizer: Tokenizer) -> Dataset:
         return dataset
 
     def change(caption: Caption) -> Caption:
-        plain = caption.plain_words
-        written = caption.written or " ".join(plain)
-        words = tokenizer.tokenize(written)
-        phrases = _move_phrases(caption.phrases, written, words, tokenizer) if caption.phrases else ()
-        return caption._replace(words=words, plain=plain, phrases=phrases)
+        words = tokenizer.tokenize(caption.sentence)
+        phrases = _move_phrases(caption.phrases, caption.sentence, words, tokenizer) if caption.phrases else ()
+        return caption._replace(words=words, plain=caption.plain_words, phrases=phrases)
 
     return dataset.map(lambda e: e._replace(captions=tuple(map(change, e.captions))))
 
@@ -109,7 +107,7 @@ def train_tokenizer(tokenizer: Tokenizer, dataset: Dataset, size: int) -> list[t
         size: V, special words included.
     """
     train = dataset._replace(splits={"train": dataset.split("train")})
-    sentences = (caption.written for example in train.examples() for caption in example.captions)
+    sentences = (caption.sentence for example in train.examples() for caption in example.captions)
     tokenizer.train(sentences, size - len(SPECIAL))
     return [caption.words for example in tokenized(train, tokenizer).examples() for caption in example.captions]
 

@@ -150,7 +150,7 @@ def choose_precision(given: Mapping[str, Any]) -> str:
     if given.get("overfit_batches"):
         raise UserError("trainer.overfit_batches: each epoch draws other batches; debug=overfit trains on one batch")
     for name in ("log_every_n_steps", "val_check_interval", "check_val_every_n_epoch"):
-        if given.get(name) == 0:  # Lightning divides by it
+        if given.get(name) == 0:  # the callbacks and Lightning divide by it
             raise UserError(f"trainer.{name}=0 is not an interval; set it to 1 or more")
     for name, needed in NEEDED.items():
         if given.get(name, needed) != needed:

@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from showattendtell.config.command_line import as_argument, as_command
-from showattendtell.errors import UserError
 from showattendtell.loading.checkpoints import save
 from showattendtell.runtime.distributed import any_rank, gather, rank
-from showattendtell.runtime.files import BEST, FULL, LAST, PREVIOUS
+from showattendtell.runtime.files import BEST, LAST, PREVIOUS, write_errors
 from showattendtell.training.interruption import RESUME, SignalHandler
 
 VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
@@ -46,15 +45,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         Raises:
             UserError: the file cannot be written; the existing one is kept.
         """
-        file = Path(path)
-        try:
-            file.parent.mkdir(
-                parents=True, exist_ok=True
-            )  # of a ModelCheckpoint of the user, as Lightning's class does
-            save(checkpoint, file, (storage_options or {}).get("keep"))
-        except OSError as error:
-            advice = "free some space: " if error.errno in FULL else ""
-            raise UserError(f"{file} cannot be written ({error.strerror}); {advice}{RESUME}") from None
+        with write_errors(Path(path), RESUME):  # which also makes the folder, as Lightning's class does
+            save(checkpoint, Path(path), (storage_options or {}).get("keep"))
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -214,6 +206,12 @@ def _layout(tensor: Tensor) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return (tensor.layout,)
     return tensor.shape, tensor.dtype, tensor.stride()
+
+
+def remaining_batches(trainer: Trainer) -> float:
+    """Return how many batches training still has, by its maximum of epochs or of steps."""
+    steps = trainer.estimated_stepping_batches - trainer.global_step
+    return steps * trainer.accumulate_grad_batches
 
 
 def is_accumulating(trainer: Trainer) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 import pytorch_lightning as lightning
 import torch.distributed as dist
@@ -119,7 +120,7 @@ def _run_process(train: Train, settings: TrainSettings) -> float:
 
 def _start(train: Train, settings: TrainSettings, num_processes: int) -> float:
     """Start the processes and return the first one's result. Signals are passed on; all end with this process."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_processes)))
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, num_cores() // num_processes)))
     logging.disable(logging.ERROR)  # failures are reported here
     agent = LaunchConfig(
         min_nodes=1,
@@ -133,11 +134,14 @@ def _start(train: Train, settings: TrainSettings, num_processes: int) -> float:
         shutdown_timeout=60,  # seconds for child processes to save and end
     )
     try:
-        return float(elastic_launch(agent, _work)(train, settings, HydraConfig.instance().cfg)[0])
+        with patch.dict(os.environ, OMP_NUM_THREADS=threads):  # a sweep may have runs of other numbers of processes
+            return float(elastic_launch(agent, _work)(train, settings, HydraConfig.instance().cfg)[0])
     except SignalException as notice:
         sys.exit(128 + notice.sigval)
     except ChildFailedError as error:
         _report(error, num_processes)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _work(train: Train, settings: TrainSettings, hydra: Any) -> float:

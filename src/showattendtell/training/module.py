@@ -252,6 +252,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
         )
 
     def on_fit_start(self) -> None:
+        self.train()  # a pipeline of this module has put it into evaluation mode, and Lightning keeps the mode
         self.steps = step_runner(self.device)(self.loss, self.captioner, self.encoder)
 
     def on_fit_end(self) -> None:
@@ -284,7 +285,7 @@ class CaptioningModule(ImageCaptioner, lightning.LightningModule):
 
     def _is_logged(self, step: int) -> bool:
         interval: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
-        return step % max(1, interval) == 0
+        return interval > 0 and step % interval == 0
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Encode pixels (I, 3, H, W) as grids (I, L, D)."""

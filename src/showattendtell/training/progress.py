@@ -35,7 +35,7 @@ from showattendtell.metrics.means import perplexity
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.runtime.files import METRICS, atomic_write, duration, write_times
 from showattendtell.settings import Node, Nodes, metric_mode, short_metric
-from showattendtell.training.checkpointing import is_accumulating
+from showattendtell.training.checkpointing import is_accumulating, remaining_batches
 from showattendtell.training.module import CaptioningModule
 from showattendtell.visualization.figures import draw_curves, read_metrics
 
@@ -217,7 +217,7 @@ class EpochReport(Callback):
             figures += [describe(self._bleu4, bleu, 1), describe(CIDER, "CIDEr", 1)]
             figures += [describe("val/distinct_captions", "distinct captions", 0)]
         seconds = self._end_epoch(trainer)
-        rest = seconds * max(0, (trainer.max_epochs or 0) - trainer.current_epoch - 1)
+        rest = seconds * remaining_batches(trainer) / trainer.num_training_batches
         left = f", about {duration(rest)} left" if rest > 60 else ""
         print_line(f"epoch {trainer.current_epoch + 1:>3}: {', '.join(figures)}; {seconds:.0f} s{left}")
         is_trained = trainer.global_step >= FEW_STEPS
@@ -315,7 +315,7 @@ class StepMetrics(Callback):
             if trainer.progress_bar_callback and self._nll is not None:  # once a second: to read it waits for the GPU
                 pl_module.log("loss", self._nll, prog_bar=True, logger=False, on_step=True, on_epoch=False)
         self._log(trainer, outputs)
-        self._estimate(trainer, batch_idx, now)
+        self._estimate(trainer, now)
         if self._is_due(now):
             position = f"batch {batch_idx + 1} of {trainer.num_training_batches} (step {trainer.global_step})"
             print_line(f"epoch {trainer.current_epoch + 1}: {position}, {self._figures()}")
@@ -341,7 +341,7 @@ class StepMetrics(Callback):
         of_step = f"loss per word {nll:.3f}, perplexity {perplexity(nll):.1f}, learning rate {self._rates[0]:.3g}"
         return f"{of_step}, images/s {speed:.{0 if speed >= 10 else 1}f}"
 
-    def _estimate(self, trainer: Trainer, batch_idx: int, now: float) -> None:
+    def _estimate(self, trainer: Trainer, now: float) -> None:
         """Print how long the training takes, once the batches after the first, which takes longer, show their speed."""
         self._batches += 1
         if self._batches == 1:
@@ -350,8 +350,7 @@ class StepMetrics(Callback):
         if self._is_estimated or self._batches < 3 or seconds < MEASURED:
             return
         self._is_estimated = True
-        epochs = (trainer.max_epochs or 0) - trainer.current_epoch
-        rest = (epochs * trainer.num_training_batches - batch_idx - 1) * seconds / (self._batches - 1)
+        rest = remaining_batches(trainer) * seconds / (self._batches - 1)
         if 60 < rest < math.inf and rank() == 0:
             print_line(f"training takes about {duration(rest)}, and the validations after each epoch")
 

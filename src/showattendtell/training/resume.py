@@ -95,7 +95,8 @@ def find_start(resume: bool | str, record: Mapping[str, Any], folder: Path, root
 
 def _runs_of(record: Mapping[str, Any], root: Path) -> Iterator[ResumePoint]:
     """Yield the runs with these settings, newest first."""
-    files = [file for name in (LAST, PREVIOUS) for file in root.rglob(name)]
+    # unlike `Path.rglob`, `os.walk` goes on where another run removes a folder
+    files = [Path(place, name) for place, _, names in os.walk(root) for name in (LAST, PREVIOUS) if name in names]
     files.sort(key=lambda file: file.stat().st_mtime, reverse=True)
     for folder in dict.fromkeys(file.parent for file in files):
         with suppress(UserError):  # from another version, or damaged

@@ -115,7 +115,6 @@ def read_metrics(path: Path) -> dict[str, dict[int, float]]:
         for row in csv.DictReader(file):
             for name, value in row.items():
                 if value and row["epoch"] and name not in ("epoch", "step"):
-                    name = name.replace("nll_per_word", "loss_per_word")  # in older runs
                     metrics.setdefault(name, {})[int(row["epoch"]) + 1] = float(value)
     return metrics
 

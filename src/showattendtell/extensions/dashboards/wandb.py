@@ -192,7 +192,7 @@ class CaptionPanels(Callback):
                 output.caption,
                 self._score(module.vocabulary.decode(output.tokens), _references(example)),
                 output.confidence,
-                "\n".join(caption.written or " ".join(caption.words) for caption in example.captions),
+                "\n".join(caption.sentence for caption in example.captions),
                 wandb.Image(attention, file_type="jpg"),
             ]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from showattendtell.models.kernels import accelerator, to_multiply, without_autocast
 from showattendtell.models.kernels.products import linear, matmul
 
-CHUNK_SCORES = {"cpu": 2**21, "cuda": 2**27}
-"""The number of scores that are processed at once, 2^21 (8 MB) on the CPU because of its caches."""
+CHUNK_SCORES = {"cpu": 2**21}
+"""The number of scores that are processed at once, 2^21 (8 MB) on the CPU because of its caches; 2^27 elsewhere."""
 
 
 class CrossEntropy(NamedTuple):
@@ -38,10 +38,6 @@ class OutputFeatures(NamedTuple):
     values: Tensor
     matrix: Tensor
     bias: Tensor
-
-    def select(self, words: Tensor) -> "OutputFeatures":
-        """Return the inputs of some words, from their indices or a mask."""
-        return self._replace(values=self.values[words])
 
     def without(self, tokens: tuple[int, ...]) -> "OutputFeatures":
         """Return the inputs with p = 0 for these tokens."""
