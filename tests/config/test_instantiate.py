@@ -108,7 +108,7 @@ def test_the_training_images_alone_are_augmented_and_broken_ones_left_out(tmp_pa
     source, dataset = build_source(training(tmp_path, flip=1.0), photographs(tmp_path), trained_encoder)
     names = {split: [example.image for example in examples] for split, examples in dataset.splits.items()}
     assert names == {"train": ["train.png"], "val": ["val.png"], "test": ["test.png"]}
-    assert "images skipped: 2" in dataset.notes[0]
+    assert "images skipped: 3" in dataset.notes[0]
     plain = {split: trained_encoder.preprocessing(open_image(tmp_path / f"{split}.png")) for split in names}
     assert torch.equal(source(dataset.split("train"))([0], (0, 0))[0], plain["train"].flip(2))
     assert torch.equal(source(dataset.split("val"))([0])[0], plain["val"])
