@@ -10,20 +10,22 @@ import optuna
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.pruners import NopPruner
 from optuna.samplers import RandomSampler
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from showattendtell.errors import UserError
 from showattendtell.extensions.search import study as studies
 from showattendtell.extensions.search.study import (
-    DISK_FULL,
     FILE,
     MOST_RETRIES,
+    SearchConfig,
     Worker,
     distribution_of,
     find_study,
     open_storage,
     report,
+    search,
     storage_errors,
     trials_of,
 )
@@ -48,10 +50,6 @@ def worker(folder: Path, space: dict[str, BaseDistribution] = RATE, total: int =
         sampler=RandomSampler(3),
     )
     return Worker(study, folder, space, fixed, total)
-
-
-def numbers(claimed: dict[Trial, list[str]]) -> list[int]:
-    return [trial.number for trial in claimed]
 
 
 def interrupt(folder: Path) -> None:
@@ -112,8 +110,9 @@ def test_few_values_are_each_tried_once_by_all_workers_together(tmp_path: Path):
     assert worker(tmp_path, SEEDS).take(1) == {}
 
 
-def test_an_interrupted_trial_is_repeated_with_its_values_and_files(tmp_path: Path):
+def test_an_interrupted_trial_is_repeated_with_its_values_reports_and_files(tmp_path: Path):
     [killed] = worker(tmp_path, total=1).take(1)
+    killed.report(0.5, 1)
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / LAST).write_text("weights")
     interrupt(tmp_path)
@@ -121,6 +120,7 @@ def test_an_interrupted_trial_is_repeated_with_its_values_and_files(tmp_path: Pa
     [(trial, line)] = other.take(1).items()
     assert (trial.number, trial.params) == (1, killed.params)
     assert line == [f"optimizer.lr={killed.params['optimizer.lr']}", "resume=true"]
+    assert other.study.trials[1].intermediate_values == {1: 0.5}
     assert (tmp_path / "1" / LAST).read_text() == "weights"
     other.end(trial, 1.0)
     assert other.take(1) == {}
@@ -138,15 +138,6 @@ def test_a_trial_whose_worker_was_killed_before_the_first_heartbeat_is_repeated(
     assert repeated.params == lost.params
     other.end(repeated, 1.0)
     assert other.take(9) == {}
-
-
-def test_an_interrupted_trial_keeps_what_it_reported(tmp_path: Path):
-    [killed] = worker(tmp_path).take(1)
-    killed.report(0.5, 1)
-    interrupt(tmp_path)
-    own = worker(tmp_path)
-    own.take(1)
-    assert own.study.trials[1].intermediate_values == {1: 0.5}
 
 
 def test_a_trial_with_heartbeats_is_left_to_its_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -181,15 +172,6 @@ def test_a_trial_that_is_interrupted_again_and_again_has_failed(tmp_path: Path, 
     assert said.endswith("runs/own-study/2 failed: it was interrupted 3 times\n")
 
 
-@pytest.mark.parametrize("reason", DISK_FULL)
-def test_a_trial_that_ends_by_a_full_disk_is_left_to_be_repeated(tmp_path: Path, reason: str):
-    [trial] = (own := worker(tmp_path, total=1)).take(1)
-    with pytest.raises(UserError, match=f"{reason}; the same command continues"):
-        own.end(trial, OSError(28, reason, "last.ckpt"))
-    interrupt(tmp_path)
-    assert numbers(worker(tmp_path, total=1).take(1)) == [1]
-
-
 def test_parameters_that_the_search_does_not_have_are_ignored(tmp_path: Path):
     """They come from a database, and would be arguments."""
     own = worker(tmp_path, SEEDS)
@@ -217,6 +199,13 @@ def test_a_trial_without_a_finite_number_has_failed_and_counts(tmp_path: Path, r
     assert own.study.trials[0].state == TrialState.FAIL
     assert own.study.trials[0].user_attrs["error"] == error
     assert own.take(1) == {}
+
+
+@pytest.mark.parametrize(("total", "sentence"), [(1, "no trial of the study own has"), (9, "all of the first trials")])
+def test_a_search_without_a_finished_trial_is_an_error(tmp_path: Path, total: int, sentence: str):
+    settings = SearchConfig("own", RandomSampler, NopPruner(), n_trials=total)
+    with pytest.raises(UserError, match=sentence):
+        search(settings, tmp_path, RATE, {"monitor": "bleu4"}, lambda runs: [ValueError("of the run")])
 
 
 @pytest.mark.parametrize("other", [{"cache": "here", "seed": "4"}, {"attention": "hard"}])
@@ -268,15 +257,10 @@ def made_trial(state: TrialState, value: float | None, rate: float, **attributes
     )
 
 
-def by_bleu() -> optuna.Study:
-    study = optuna.create_study(study_name="mine", direction="maximize")
-    study.set_user_attr("space", {"monitor": "bleu4"})
-    return study
-
-
 @pytest.fixture
 def study() -> optuna.Study:
-    study = by_bleu()
+    study = optuna.create_study(study_name="mine", direction="maximize")
+    study.set_user_attr("space", {"monitor": "bleu4"})
     study.add_trial(made_trial(TrialState.COMPLETE, 20.0, 0.001))
     study.add_trial(made_trial(TrialState.COMPLETE, 30.0, 0.01))
     study.add_trial(made_trial(TrialState.PRUNED, 4.0, 0.0001))
@@ -299,11 +283,6 @@ def test_the_screen_has_the_best_first_what_failed_and_the_command_of_the_best(
     assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in printed
     command = """showattendtell train 'dataset.root='"'"'a folder'"'"'' optimizer.lr=0.01 attention/score=dot"""
     assert printed.endswith(f"  {command}\n")
-
-
-def test_a_study_that_has_just_begun_has_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    report(by_bleu(), tmp_path)
-    assert capsys.readouterr().out.startswith("mine: no trials\n")
 
 
 @pytest.mark.parametrize(
