@@ -30,10 +30,9 @@ def trials(folder: Path, storage: str | None = None, name: str = "own") -> list[
     return trials_of(optuna.load_study(study_name=name, storage=opened))
 
 
-def assert_all_different(trials: list[FrozenTrial], number: int = 12) -> None:
-    assert [trial.state.name for trial in trials] == ["COMPLETE"] * number
-    points = [tuple(trial.params.items()) for trial in trials]
-    assert len(set(points)) == number
+def assert_all_different(trials: list[FrozenTrial]) -> None:
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 12
+    assert len({tuple(trial.params.items()) for trial in trials}) == 12
 
 
 def test_a_search_tries_every_value_also_after_a_trial_that_fails(run_light: Callable[..., Any], tmp_path: Path):
@@ -108,8 +107,8 @@ def test_the_trial_of_a_worker_that_is_killed_is_repeated_by_the_other(
     tmp_path: Path, storage: str, request: pytest.FixtureRequest
 ):
     place = None if storage == FILE else request.getfixturevalue(storage)
-    line = ["sweep=own", "seed=range(20, 200)", "decoder.dropout=interval(0.0, 0.5)", "decoder.tie_embeddings=true,false"]
-    line += ["hydra.sweeper.n_trials=12", *([f"hydra.sweeper.storage={place}"] if place else [])]
+    line = ["sweep=own", "seed=range(20, 200)", "decoder.dropout=interval(0.0, 0.5)", "hydra.sweeper.n_trials=12"]
+    line += ["decoder.tie_embeddings=true,false", *([f"hydra.sweeper.storage={place}"] if place else [])]
     killed, other = (start(tmp_path, *line) for _ in range(2))
     try:
         wait_until(lambda: (tmp_path / "runs/own-study/3").exists())
