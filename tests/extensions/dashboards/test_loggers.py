@@ -22,23 +22,14 @@ def bare_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def in_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch, mode: RunMode) -> None:
-    choices = {"dataset": "shapes", "attention": "hard", "decoder": "lstm", "variant": "paper", "encoder": None}
-    hydra = OmegaConf.create({"mode": mode, "runtime": {"choices": choices}})
-    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
-
-
-@pytest.mark.parametrize(("mode", "group"), slow_after(1, [(RunMode.MULTIRUN, "compare"), (RunMode.RUN, None)]))
 def test_a_run_without_an_account_is_read_back_by_wandb_with_all_that_it_was_shown(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    mode: RunMode,
-    group: str | None,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     folder = tmp_path / "compare/3"
     folder.mkdir(parents=True)
-    in_a_run(folder, monkeypatch, mode)
+    choices = {"dataset": "shapes", "attention": "hard", "decoder": "lstm", "variant": "paper", "encoder": None}
+    hydra = OmegaConf.create({"mode": RunMode.MULTIRUN, "runtime": {"choices": choices}})
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", OmegaConf.create({"hydra": hydra}))
     board = WandbDashboard(folder, "captions", tags=["mine"])
     board.log_hyperparams({"decoder": {"width": 512}})
     board.log_metrics({"val/bleu4": 12.5, "epoch": 0}, 10)
@@ -50,25 +41,10 @@ def test_a_run_without_an_account_is_read_back_by_wandb_with_all_that_it_was_sho
     assert said.err == ""
     records = read_wandb(part)
     [run] = records["run"]
-    assert (run["project"], run["display_name"], run.get("run_group")) == ("captions", "compare/3", group)
+    assert (run["project"], run["display_name"], run.get("run_group")) == ("captions", "compare/3", "compare")
     assert (run["run_id"], run["tags"]) == (board.version, ["shapes", "hard", "lstm", "mine"])
     assert records["config"] == [{"update": {"decoder": {"width": 512}}}]
     assert figures_of(records) == [{"val/bleu4": 12.5, "epoch": 0, "step": 10}]
-
-
-def test_a_resumed_run_has_its_id_and_is_uploaded_with_its_first_part(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    ids = []
-    for status in ("failed", "success"):
-        board = WandbDashboard(tmp_path)
-        board.log_hyperparams({"seed": 1})
-        ids.append(board.version)
-        board.finalize(status)
-    parts = sorted(map(str, (tmp_path / "wandb").glob("offline-run-*")))
-    assert ids[0] == ids[1]
-    assert [Path(part).name.split("-")[3] for part in parts] == ids  # two of one second end in -1
-    assert capsys.readouterr().out.endswith(f"wandb sync {' '.join(parts)}\n")
 
 
 @pytest.mark.slow

@@ -7,18 +7,14 @@ import numpy as np
 import pytest
 import torch
 from drawings import TURNED, draw
-from extension_cases import cases
 from numpy import ndarray
 from PIL import Image
 from slow_cases import slow_after
-from small_models import VOCABULARY, Grids, small_captioner, small_model
+from small_models import VOCABULARY, small_captioner
 
 from showattendtell.decoding.beam_search import BeamSearch
-from showattendtell.decoding.confidence import Confidence, rate_captions, unit_mean
 from showattendtell.decoding.decoding import Ensemble
-from showattendtell.decoding.image_captioner import ImageCaptioner
-from showattendtell.extensions.export.graphs import InitGraph, StepGraph, graphs_of
-from showattendtell.extensions.export.run_onnx import assess as script_assess
+from showattendtell.extensions.export.graphs import InitGraph, StepGraph
 from showattendtell.extensions.export.run_onnx import beam_search, preprocess, sentence_of, start
 from showattendtell.images.reading import MAX_ASPECT_RATIO, CropMode, Preprocessing, open_image
 from showattendtell.models.kernels.parallel import plain_torch
@@ -75,49 +71,6 @@ def test_the_search_of_the_script_finds_what_the_packages_does(beam: int):
                 np.testing.assert_allclose(caption.gates, other.gates, rtol=1e-3, atol=1e-5)
                 lengths.add(len(caption.tokens))
     assert {1, 6} <= lengths
-
-
-@pytest.mark.parametrize(("attention", "decoder"), [("soft", "lstm"), *cases("SMALL_PAIRS")])
-@torch.no_grad()
-def test_the_graphs_have_room_for_the_longest_caption(attention: str, decoder: str):
-    model, card = small_model(), {**SEARCH, "max_length": 3}
-    model.captioner = small_captioner(attention, decoder, model.encoder.region_dim)
-    model.decoding = BeamSearch(beam_size=3, max_length=3, min_length=3)
-    pixels = torch.randint(256, (4, 3, 64, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    card["suppressed_tokens"] = [0, 1, 2]  # so that no caption ends earlier
-    with plain_torch():
-        graphs = {name: array_function(graph.module) for name, graph in graphs_of(model, 3).items()}
-        for image, [other] in zip(pixels.unsqueeze(1).numpy(), model.generate(pixels), strict=True):
-            caption = beam_search(graphs, card, start(graphs, image), 3)
-            assert (caption.tokens, caption.log_prob) == (other.tokens, pytest.approx(other.log_prob, rel=1e-4))
-
-
-@torch.no_grad()
-def test_the_script_is_as_sure_as_the_package():
-    captioner, close = small_captioner(seed=3), {"rel": 1e-4}
-    model = ImageCaptioner(Grids(), captioner, VOCABULARY, BeamSearch(beam_size=3, max_length=6))  # type: ignore[arg-type]
-    means = unit_mean(REGIONS)
-    mean = means.mean(dim=0)
-    directions = torch.linalg.svd(means - mean, full_matrices=False)[2][:3].T
-    calibration = Confidence(torch.tensor([0.8, 0.4, -0.5]), mean, directions, torch.tensor(torch.inf))
-    unlikeness = calibration(REGIONS)
-    calibration.threshold = unlikeness.median()
-    with plain_torch():
-        captions = model.generate(REGIONS)
-        expected = rate_captions(captioner, calibration, REGIONS, captions)
-        graphs = in_plain_torch(captioner)
-        graphs["unlikeness"] = lambda regions: [calibration(torch.from_numpy(regions)).numpy()]
-        card = {**SEARCH, "calibration": {"curve": [0.8, 0.4, -0.5], "threshold": calibration.threshold.item()}}
-        for number, [other] in enumerate(expected):
-            started = start(graphs, np.array([number]))
-            caption = beam_search(graphs, card, started, 3)
-            confidence, not_sure = script_assess(graphs, card, started, caption)
-            assert confidence == pytest.approx(other.confidence, **close)
-            assert not_sure == other.not_sure
-            plain, never = script_assess(graphs, SEARCH, started, beam_search(graphs, SEARCH, started, 3))
-            assert plain == pytest.approx(captions[number][0].confidence, **close)
-            assert not never
-    assert 0 < sum(one.not_sure for [one] in expected) < len(expected)
 
 
 DRAWINGS: dict[str, dict[str, Any]] = {

@@ -2,8 +2,8 @@
 
 import base64
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,9 +15,7 @@ from axe import faults
 from chromium import started_browser
 from drawings import TURNED, draw
 from PIL import Image
-from repository import SHARED
 
-import showattendtell
 from showattendtell.errors import UserError
 from showattendtell.extensions.export import run_onnx
 from showattendtell.extensions.export.graphs import ExportModel
@@ -51,17 +49,17 @@ class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-class Server:
-    """A server of static files that can be stopped."""
-
-    def __init__(self, folder: Path):
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.address = f"http://127.0.0.1:{self.server.server_port}/"
-
-    def stop(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+@contextmanager
+def opened(browser: Any, folder: Path, **settings: Any) -> Iterator[tuple[Any, ThreadingHTTPServer]]:
+    """A tab with the page in a folder, and its server."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    with server, browser.new_context(**settings) as context:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tab = context.new_page()
+        tab.goto(f"http://127.0.0.1:{server.server_port}/")
+        wait_until_loaded(tab)
+        yield tab, server
+        server.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +72,8 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def tab(browser: Any, site: Path) -> Iterator[Any]:
     """The page of two models, which the tests share: loading it takes most of the time."""
-    server = Server(site)
-    with browser.new_context(permissions=["clipboard-read", "clipboard-write"]) as context:
-        tab = context.new_page()
-        tab.goto(server.address)
-        wait_until_loaded(tab)
+    with opened(browser, site, permissions=["clipboard-read", "clipboard-write"]) as (tab, _):
         yield tab
-    server.stop()
 
 
 def wait_until_loaded(tab: Any) -> None:
@@ -219,72 +212,27 @@ def test_the_page_runs_the_encoder_on_a_gpu_where_there_is_one(
     folder, model = exported
     monkeypatch.setattr(run_onnx, "__file__", str(folder / "run_onnx.py"))
     write_web(tmp_path / "web", [(model, folder)], runtime, "", webgpu=True)
-    server = Server(tmp_path / "web")
-    with browser.new_context() as context:
-        tab = context.new_page()
-        tab.goto(server.address)
-        wait_until_loaded(tab)
+    with opened(browser, tmp_path / "web") as (tab, _):
         assert tab.locator("#loading").inner_text() == "ready, on the GPU"
         caption(tab, drawings[0])
         assert_like_the_script(tab.locator(".card").first, drawings[0])
-    server.stop()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs SHOWATTENDTELL_SHARED")
-def test_the_page_of_the_bundled_model_writes_pytorchs_captions(
-    browser: Any, runtime: Path, run_forked: Any, tmp_path: Path
-):
-    """8 photographs of Flickr8k's test split, with the captions and maps of `showattendtell.load`."""
-    names = (SHARED / "flickr8k/Flickr_8k.testImages.txt").read_text().split()[::125]
-    photographs = [SHARED / "flickr8k/images" / name for name in names]
-    settings = ["checkpoint=flickr8k_soft", "formats=[web]", f"onnxruntime_web={runtime}", "output=out"]
-    done = run_forked("export", *settings, folder=tmp_path)
-    assert done.status == 0, done.err
-    server, model = Server(tmp_path / "out/web"), showattendtell.load("flickr8k_soft", device="cpu")
-    with browser.new_context() as context:
-        tab = context.new_page()
-        tab.goto(server.address)
-        wait_until_loaded(tab)
-        start = time.monotonic()
-        caption(tab, photographs[0])
-        print(f"first caption after {time.monotonic() - start:.1f} s")
-        caption(tab, *photographs[1:])
-        different = list[str]()
-        for path in photographs:
-            words, maps, confidence = shown(tab.locator(f'article[aria-label="{path.name}"]'), "flickr8k_soft")
-            expected = model(path)
-            if tuple(words) != expected.words:
-                different.append(path.name)
-                continue
-            alpha = expected.attention.reshape(len(expected.attention), -1)[: len(words)]
-            levels = 255 * alpha / alpha.max(axis=1, keepdims=True)
-            # torchvision and browsers round resized pixels differently
-            assert np.abs(maps - levels).max() < 10
-            assert np.abs(maps - levels).mean() < 1
-            assert confidence == pytest.approx(expected.confidence, abs=0.011)
-        assert len(different) <= 1, different  # two captions of nearly the same probability
-    server.stop()
 
 
 @pytest.mark.slow
 def test_the_page_works_after_the_server_is_gone(browser: Any, site: Path, drawings: list[Path]):
-    server = Server(site)
-    with browser.new_context() as context:
-        tab = context.new_page()
-        tab.goto(server.address)
-        wait_until_loaded(tab)
+    with opened(browser, site) as (tab, server):
         assert tab.evaluate("navigator.serviceWorker.ready.then(worker => worker.active !== null)")
         tab.reload()  # from the service worker, with the headers for threads
         wait_until_loaded(tab)
         assert tab.evaluate("crossOriginIsolated")
         requests = []
-        context.on("request", lambda request: requests.append(request.url))
+        tab.context.on("request", lambda request: requests.append(request.url))
         caption(tab, drawings[0])
         assert [url for url in requests if url.startswith("http")] == []
         before = shown(tab.locator(".card").first)
-        server.stop()
-        context.set_offline(True)
+        server.shutdown()
+        server.server_close()
+        tab.context.set_offline(True)
         tab.reload()
         wait_until_loaded(tab)
         caption(tab, drawings[0])

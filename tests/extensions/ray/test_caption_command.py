@@ -19,12 +19,13 @@ DIGITS = {"log_prob", "confidence"}
 
 @pytest.fixture
 def album(folder: Path, checkpoint: Path) -> Path:
-    """Photographs, one of which cannot be read."""
+    """Photographs, one of which cannot be read, and one with a name of any bytes."""
     place = folder / "crowd"
     place.mkdir()
     for number in range(NUMBER):
         shutil.copy(held_out(folder)[number % 8].path, place / f"{number:03}.png")
     (place / "123.png").write_text("no image")
+    (place / "399.png").rename(place / os.fsdecode(b"\xff.png"))
     return place
 
 

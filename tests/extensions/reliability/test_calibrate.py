@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import Run, assert_done, assert_error
+from runs import SIZES, Run, assert_done, assert_error, held_out
 
 from showattendtell.loading.checkpoints import CONFIDENCE
+from showattendtell.readers.shapes import read_shapes
 
 
 @pytest.fixture(scope="session")
@@ -58,21 +59,16 @@ def test_captions_are_the_same_and_those_of_unlike_images_are_marked(
     assert [row["not_sure"] for row in rows[::2]] == [False, True]
     assert [row["is_calibrated"] for row in rows] == [False, True, True]
     assert [f"{uncalibrated} is not calibrated" in done.err for done in said] == [True, False, False]
-    assert [" · not calibrated" in (tmp_path / f"out{i}/index.html").read_text() for i in range(3)] == [
-        True,
-        False,
-        False,
-    ]
+    pages = [(tmp_path / f"out{number}/index.html").read_text() for number in range(3)]
+    assert [" · not calibrated" in page for page in pages] == [True, False, False]
+    assert ["<strong>not sure</strong>" in page for page in pages] == [False, False, True]
     assert rows[1]["confidence"] != rows[0]["confidence"]
     assert rows[1]["log_prob"] == rows[0]["log_prob"]
-    assert f"captioned: {plain} (not sure)" in (tmp_path / "out2/index.html").read_text()
-    assert "<strong>not sure</strong>" in (tmp_path / "out2/index.html").read_text()
-    assert "<strong>not sure</strong>" not in (tmp_path / "out0/index.html").read_text()
 
 
 @pytest.mark.slow
-def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path, folder: Path):
-    metrics = "metrics=[bleu,calibration,faithfulness]"
+def test_evaluate_scores_reliability_and_baselines(run: Run, calibrated: Path, folder: Path):
+    metrics = "metrics=[bleu,calibration,faithfulness,chair,baselines]"
     done = assert_done(run("evaluate", f"checkpoint={calibrated}", metrics, "output=reliability.json"))
     result = json.loads((folder / "reliability.json").read_text())
     assert 0 <= result["not_sure"] <= 100
@@ -83,6 +79,16 @@ def test_evaluate_scores_calibration_and_faithfulness(run: Run, calibrated: Path
     assert faithfulness["words"] == sum(len(caption.split()) for caption in result["captions"].values())
     assert -1 <= result["attention_rank_correlation"] <= 1
     assert "faithfulness of the maps" in done.out
+
+    examples, training = held_out(folder), read_shapes(str(folder / "cache/shapes"), **SIZES).split("train")
+    assert (result["chair_objects"], result["chair_images"]) == ("nouns", len(examples))
+    invented = sum(map(len, result["hallucinations"].values()))
+    assert result["chair_i"] == pytest.approx(100 * invented / max(result["chair_mentions"], 1))
+    assert result["baselines"].keys() == {"constant", "nearest"}
+    said = {" ".join(caption.words) for example in training for caption in example.captions}
+    assert result["baselines"]["constant"]["caption"] in said
+    assert all("bleu4" in scores for scores in result["baselines"].values())
+    assert "(2) best constant caption" in done.out
 
 
 def test_what_cannot_be_scored_or_calibrated_is_reported(run: Run, uncalibrated: Path):

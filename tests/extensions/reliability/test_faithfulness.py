@@ -49,21 +49,6 @@ def test_an_effect_is_the_difference_to_an_image_without_the_region(attention: s
         np.testing.assert_allclose(log_p - effects[:, region], expected[0, :, 0].numpy(), atol=1e-5)
 
 
-def without_start(captioner: Captioner) -> Captioner:
-    """Make the first state of a decoder the same for all images."""
-    for parameter in captioner.decoder.first_state.parameters():  # type: ignore[union-attr]
-        nn.init.zeros_(parameter)
-    return captioner
-
-
-@torch.no_grad()
-def test_a_region_that_nothing_reads_has_no_effect():
-    """The attention of a decoder without a start from the image, with all weight on the first region."""
-    captioner = without_start(Captioner(FirstRegion(D, 8), LSTMDecoder(len(VOCABULARY), D, 5, 8))).eval()
-    _, effects = region_effects(captioner, REGIONS, TOKENS)
-    np.testing.assert_allclose(effects[:, 1:], 0, atol=1e-6)
-
-
 class FirstRegion(SoftAttention):
     """All weight on one region; the map says so, or claims that it is on the last one."""
 
@@ -94,9 +79,9 @@ def test_curves_are_those_of_a_brute_force():
     assert found == pytest.approx([np.trapezoid(ps, removed) / 7 for ps in (deletion, insertion)], abs=1e-6)
 
 
-def measured(captioner: Captioner, images: int = 40) -> dict[str, dict[str, float]]:
-    grids = torch.randn(images, 9, D, generator=torch.Generator().manual_seed(1))
-    examples = [Example(str(number), "", (Caption(("a",)),)) for number in range(images)]
+def measured(captioner: Captioner) -> dict[str, dict[str, float]]:
+    grids = torch.randn(15, 9, D, generator=torch.Generator().manual_seed(1))
+    examples = [Example(str(number), "", (Caption(("a",)),)) for number in range(15)]
     captions = {one.image: ["a", "dog", "runs"] for one in examples}
 
     def read(positions: list[int], draw: tuple[int, int] = (0, 0)) -> torch.Tensor:
@@ -106,27 +91,22 @@ def measured(captioner: Captioner, images: int = 40) -> dict[str, dict[str, floa
 
 
 def planted(honest: bool) -> Captioner:
-    """A model that reads the first region only."""
+    """A model that reads the first region only, and begins alike for all images."""
     torch.manual_seed(1)
     attention = FirstRegion(D, 8)
     attention.honest = honest
     captioner = Captioner(attention, LSTMDecoder(len(VOCABULARY), D, 5, 8))
     for parameter in captioner.parameters():
         nn.init.normal_(parameter, std=0.8)
-    return without_start(captioner).eval()
+    for parameter in captioner.decoder.first_state.parameters():  # type: ignore[union-attr]
+        nn.init.zeros_(parameter)
+    return captioner.eval()
 
 
 def test_a_planted_unfaithful_map_is_exposed():
-    honest, lying = (measured(planted(honest), images=15) for honest in (True, False))
+    honest, lying = (measured(planted(honest)) for honest in (True, False))
     assert honest["attention"]["magnitude_correlation"] > 0.7
     assert lying["attention"]["magnitude_correlation"] < 0.2
-
-
-def test_the_map_of_no_attention_is_no_better_than_chance():
-    maps = measured(small_captioner("none"))
-    deletion = {name: one["deletion"] for name, one in maps.items()}
-    assert maps["attention"]["rank_correlation"] == 0
-    assert deletion["attention"] == pytest.approx(deletion["random"], abs=0.03)
 
 
 def test_attention_that_draws_and_a_single_region_are_refused():
@@ -160,20 +140,14 @@ def test_curves_leave_out_some_regions_and_keep_some(regions: int, numbers: list
     assert num_deleted(regions) == numbers
 
 
-def compared(better: float) -> np.ndarray:
-    """Areas of images, of which attention's deletion is smaller than that of random maps by `better` on average."""
-    rng = np.random.default_rng(1)
-    chance = rng.random(200)
-    deletion = [chance - better + rng.normal(scale=0.1, size=200), chance, np.zeros(200)]
-    return np.stack([deletion, np.ones((3, 200))], axis=2).swapaxes(0, 1)
-
-
 def test_differences_to_random_maps_are_paired():
     """The areas of random maps differ by more than the intervals are wide."""
-    difference = compare_with_random(compared(0.1))["deletion"]
+    rng = np.random.default_rng(1)
+    chance = rng.random(200)
+    deletion = [chance - 0.1 + rng.normal(scale=0.1, size=200), chance, np.zeros(200)]
+    areas = np.stack([deletion, np.ones((3, 200))], axis=2).swapaxes(0, 1)
+    difference = compare_with_random(areas)["deletion"]
     assert difference["difference"] == pytest.approx(-0.1, abs=0.02)
     assert difference["high"] - difference["low"] == pytest.approx(2 * 1.96 * 0.1 / 200**0.5, rel=0.2)
     assert difference["high"] < 0
     assert difference["higher"] < 0.01
-    chance = compare_with_random(compared(0.0))["deletion"]
-    assert chance["low"] < 0 < chance["high"]

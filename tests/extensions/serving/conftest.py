@@ -1,12 +1,12 @@
 """A server as users start it, with two small untrained models."""
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from runs import wait_until
 from small_checkpoints import save
 from small_server import SETTINGS, WORDS, Served
 
@@ -33,7 +33,10 @@ def serve(start_forked: Callable[..., Any], checkpoints: list[Path], tmp_path_fa
     def serve(*settings: str) -> Served:
         line = [f"checkpoint={checkpoints[0]}", f"compare={checkpoints[1]}", "port=0", *SPEECH]
         running = start_forked("serve", *line, *settings, folder=tmp_path_factory.mktemp("user"))
-        started.append(Served(_address(running), running))
+        wait_until(lambda: "http://" in running.out.read_text() or not running.process.is_alive())
+        address = re.search(r"http://\S+", running.out.read_text())
+        assert address, running.finish().err
+        started.append(Served(address[0], running))
         return started[-1]
 
     yield serve
@@ -41,15 +44,6 @@ def serve(start_forked: Callable[..., Any], checkpoints: list[Path], tmp_path_fa
         if one.running.process.is_alive():
             one.running.process.terminate()
             one.running.process.join(10)
-
-
-def _address(running: Any) -> str:
-    deadline = time.monotonic() + 900
-    while running.process.is_alive() and time.monotonic() < deadline:
-        if found := re.search(r"http://\S+", running.out.read_text()):
-            return found[0]
-        time.sleep(0.1)
-    raise AssertionError(f"the server did not start: {running.finish().err if not running.process.is_alive() else ''}")
 
 
 @pytest.fixture(scope="session")

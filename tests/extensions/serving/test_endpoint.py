@@ -1,7 +1,6 @@
 """What programs get: captions as the Python API gives them, and sentences for what cannot be answered."""
 
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -130,8 +129,6 @@ def test_the_documentation_lists_every_field_and_every_kind_of_answer(served: Se
     for name in (*fields["properties"], *names, *openapi["paths"]):
         assert name in page
     assert "$ref" not in page
-    referred = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(openapi)))
-    assert referred <= set(openapi["components"]["schemas"])
 
 
 @pytest.mark.parametrize("path", ["", "docs", "serve.js", "style.css", "examples/dog.jpg", "metrics", "nowhere"])
