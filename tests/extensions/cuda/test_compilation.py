@@ -2,10 +2,10 @@
 
 import importlib.util
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
-from slow_cases import slow_after
 
 from showattendtell.extensions.cuda.kernels import MIN_CAPABILITY
 
@@ -18,24 +18,6 @@ GATES = {"none": 0, "scalar": 1, "channel": 12}
 """Number of gates for D = 12."""
 
 
-class Target:
-    """Stands in for the driver of a GPU."""
-
-    def __init__(self, capability: int):
-        self.capability = capability
-
-    def get_current_target(self) -> object:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", self.capability, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
 CASES = [
     (90, "scalar", False, torch.bfloat16),
     (10 * MIN_CAPABILITY[0] + MIN_CAPABILITY[1], "none", False, torch.float32),
@@ -44,9 +26,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("capability", "gate", "is_hard", "dtype"), slow_after(1, CASES))
+@pytest.mark.slow
+@pytest.mark.parametrize(("capability", "gate", "is_hard", "dtype"), CASES)
 def test_kernels_compile(capability, gate, is_hard, dtype, tmp_path, monkeypatch):
     import triton
+    from triton.backends.compiler import GPUTarget
 
     from showattendtell.extensions.cuda import cross_entropy, recurrence
 
@@ -58,9 +42,10 @@ def test_kernels_compile(capability, gate, is_hard, dtype, tmp_path, monkeypatch
         compiled.add(kernel.__name__)
         return run(kernel, *arguments, **{**options, "warmup": True})
 
-    run = triton.JITFunction.run
+    run, target = triton.JITFunction.run, GPUTarget("cuda", capability, 32)
+    driver = SimpleNamespace(get_current_target=lambda: target, get_current_device=int, get_current_stream=lambda _: 0)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(triton.runtime.driver, "_active", Target(capability))
+    monkeypatch.setattr(triton.runtime.driver, "_active", driver)
     monkeypatch.setattr(triton.JITFunction, "run", compile_only)
     monkeypatch.setattr(torch, "empty", torch.zeros)  # what the kernels would write
     monkeypatch.setattr(recurrence, "_has_fast_tanh", lambda *_: capability >= 75 and dtype != torch.float32)

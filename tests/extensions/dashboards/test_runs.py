@@ -63,9 +63,9 @@ def numbers_of(part: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Path):
-    settings = ["logger=[wandb,tensorboard]", "logger.wandb.images=3"]
-    home = folder / "runs/boards/first"
-    done = assert_done(run("train", *QUICK, *settings, f"hydra.run.dir={home}", HOME=str(folder / "home"), **OFFLINE))
+    settings = ["logger=[wandb,tensorboard]", "logger.wandb.images=3", "tags=[mine]", "hydra.sweep.dir=runs/boards"]
+    home = folder / "runs/boards/0"
+    done = assert_done(run("train", "-m", *QUICK, *settings, HOME=str(folder / "home"), **OFFLINE))
     [part] = parts_of(home)
     assert f"wandb sync {home.relative_to(folder)}/wandb/{part.name}\n" in done.out
     records = read_wandb(part)
@@ -86,8 +86,8 @@ def test_the_offline_wandb_run_is_read_back(run: Run, prepared: Any, folder: Pat
     [best] = artifact_of(records, "model")
     assert {name: file.resolve() for name, file in best.items()} == {"model.ckpt": (home / "best.ckpt").resolve()}
     [description] = records["run"]
-    assert description["display_name"] == "boards/first"
-    assert description["tags"] == ["shapes", "efficientnet_lite0_scene", "soft", "lstm"]
+    assert (description["display_name"], description["run_group"]) == ("boards/0", "boards")
+    assert description["tags"] == ["shapes", "efficientnet_lite0_scene", "soft", "lstm", "mine"]
     assert records["config"][0]["update"]["optimizer"]["eps"] == 1e-8  # a default of torch
     assert not (folder / "home").exists() or not list((folder / "home").rglob("artifacts"))
     assert "anonymous" not in done.err

@@ -91,13 +91,12 @@ def test_evaluate_scores_reliability_and_baselines(run: Run, calibrated: Path, f
     assert "(2) best constant caption" in done.out
 
 
-def test_what_cannot_be_scored_or_calibrated_is_reported(run: Run, uncalibrated: Path):
-    asked = run("evaluate", f"checkpoint={uncalibrated}", "metrics=[calibration]")
-    assert_error(asked, "is not calibrated; run 'showattendtell calibrate checkpoint=")
-
-
 @pytest.mark.slow
-def test_ensembles_and_folders_are_not_calibrated(run: Run, checkpoint: Path, calibrated: Path, tmp_path: Path):
+def test_what_cannot_be_scored_or_calibrated_is_reported(
+    run: Run, checkpoint: Path, uncalibrated: Path, calibrated: Path, tmp_path: Path
+):
+    scored = run("evaluate", f"checkpoint={uncalibrated}", "metrics=[calibration]")
+    assert_error(scored, "is not calibrated; run 'showattendtell calibrate checkpoint=")
     assert_error(run("calibrate", "checkpoint=flickr8k_soft"), "set output to the folder of a calibrated copy")
     for name in ("calibration", "faithfulness"):
         ensemble = run("evaluate", f"checkpoint=[{calibrated},{checkpoint}]", f"metrics=[{name}]")

@@ -283,24 +283,3 @@ def test_the_screen_has_the_best_first_what_failed_and_the_command_of_the_best(
     assert "runs/mine-study/3 failed: the loss of step 3 is nan <&>" in printed
     command = """showattendtell train 'dataset.root='"'"'a folder'"'"'' optimizer.lr=0.01 attention/score=dot"""
     assert printed.endswith(f"  {command}\n")
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ("UPDATE trials SET state = 'OTHER'", "cannot be used (KeyError: 'OTHER')"),
-        ("DELETE FROM trial_user_attributes", "cannot be used (KeyError: 'settings')"),
-        (
-            "UPDATE trial_user_attributes SET value_json = '{'",
-            "cannot be used (JSONDecodeError: Expecting property name",
-        ),
-    ],
-)
-def test_a_damaged_study_is_reported(tmp_path: Path, change: str, reason: str):
-    study = optuna.create_study(study_name=tmp_path.name, storage=open_storage(None, tmp_path))
-    study.set_user_attr("space", {"monitor": "bleu4"})
-    study.add_trial(made_trial(TrialState.COMPLETE, 20.0, 0.001))
-    with sqlite3.connect(tmp_path / FILE) as database:
-        database.executescript(change)
-    with pytest.raises(UserError, match=re.escape(reason)), storage_errors(tmp_path):
-        report(find_study(tmp_path, None), tmp_path)

@@ -98,15 +98,9 @@ def test_its_map_is_the_mean_over_the_heads_of_the_layer(map: Any, layer: int):
     captioner, regions = make_captioner(map), make_regions()
     decoder: Any = captioner.decoder
     theirs, found = torch_decoder(decoder), []
-
-    def look(module: nn.MultiheadAttention, given: tuple[Tensor, ...], _: Any) -> None:
-        output = nn.functional.multi_head_attention_forward(
-            *(part.transpose(0, 1) for part in given[:3]), N, HEADS, module.in_proj_weight, module.in_proj_bias, None,
-            None, False, 0.0, module.out_proj.weight, module.out_proj.bias, average_attn_weights=True,
-        )  # fmt: skip
-        found.append(output[1])
-
-    theirs.layers[layer].multihead_attn.register_forward_hook(look)
+    theirs.layers[layer].multihead_attn.register_forward_hook(
+        lambda module, given, _: found.append(module.forward(*given, need_weights=True)[1])
+    )
     mask = nn.Transformer.generate_square_subsequent_mask(TOKENS.shape[1], dtype=torch.float64)
     theirs(*inputs_of(decoder, regions), tgt_mask=mask)
     trace, there = captioner(regions, OWNERS, TOKENS), TOKENS != PAD
