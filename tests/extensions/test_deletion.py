@@ -34,17 +34,6 @@ TRAIN = ["dataset.train=8", "dataset.val=2", "dataset.test=2", "encoder.weights=
 TRAIN += ["trainer.max_epochs=1", "decoder.hidden_dim=8", "decoder.embedding_dim=8", "hydra.run.dir=run"]
 
 
-def copy_without(name: str, folder: Path) -> None:
-    """Copy the repository without an extension; links stand for the folders that hold nothing of it."""
-    for entry in ROOT.iterdir():
-        if entry.name in ("src", "tests"):
-            shutil.copytree(entry, folder / entry.name, ignore=shutil.ignore_patterns("__pycache__"))
-        elif entry.name != ".git":
-            (folder / entry.name).symlink_to(entry)
-    for place in FOLDERS:
-        shutil.rmtree(folder / place / name)
-
-
 def run(folder: Path, *arguments: str) -> None:
     """Run Python with the copy of the package."""
     environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "SHOWATTENDTELL_CACHE": str(folder / "cache")}
@@ -56,7 +45,13 @@ def run(folder: Path, *arguments: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_what_is_left_without_an_extension_works(name: str, tmp_path: Path):
-    copy_without(name, tmp_path)
+    for entry in ROOT.iterdir():
+        if entry.name in ("src", "tests"):
+            shutil.copytree(entry, tmp_path / entry.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif entry.name != ".git":
+            (tmp_path / entry.name).symlink_to(entry)
+    for place in FOLDERS:
+        shutil.rmtree(tmp_path / place / name)
     run(tmp_path, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
     models = ["checkpoint=run/best.ckpt", "compare=flickr8k_soft"]
     lines = [["train", *TRAIN], ["caption", "docs/figures/bird.jpg", *models, "output=captions"]]

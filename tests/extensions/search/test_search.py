@@ -15,13 +15,12 @@ import pytest
 import test_launchers
 from disks import fill, small_disk
 from optuna.trial import FrozenTrial
-from runs import TINY, Run, assert_done, assert_error, wait_until
+from runs import TINY, Run, assert_done, wait_until
 
 from showattendtell.extensions.search.study import FILE, open_storage, trials_of
 from showattendtell.visualization.figures import read_metrics
 
 start = partial(test_launchers.start, program=light_search.__file__)
-sweep = partial(test_launchers.sweep, program=light_search.__file__)
 SOON = "from showattendtell.extensions.search import study; study.HEARTBEAT, study.GRACE_PERIOD = 1, 10"
 
 
@@ -38,25 +37,17 @@ def assert_all_different(trials: list[FrozenTrial]) -> None:
 def test_a_search_tries_every_value_also_after_a_trial_that_fails(run_light: Callable[..., Any], tmp_path: Path):
     run = f"runpy.run_path({light_search.__file__!r}, run_name='__main__')"
     line = ["train", "-m", "sweep=own", f"seed=20,21,{light_command.FAULTY}", "hydra.sweeper.n_trials=9"]
+    line += ["hydra.sweeper.study_name=mine"]
     done = assert_done(run_light(run, *line, folder=tmp_path, SHOWATTENDTELL_CACHE=str(tmp_path)))
-    ends = {trial.params["seed"]: trial.user_attrs.get("error", trial.value) for trial in trials(tmp_path)}
+    ends = {trial.params["seed"]: trial.user_attrs.get("error", trial.value) for trial in trials(tmp_path, name="mine")}
     assert ends == {"20": 20.5, "21": 21.5, str(light_command.FAULTY): "a seed of 2 is a fault; take another"}
-    assert "own: 2 complete, 1 fail" in done.out
+    assert "mine: 2 complete, 1 fail" in done.out
 
 
 @pytest.fixture
 def database() -> Iterator[str]:
     with postgres.server() as address:
         yield address
-
-
-@pytest.mark.slow
-def test_the_report_is_reported_again_by_a_command(tmp_path: Path, run_forked: Run):
-    sweep(tmp_path, "sweep=own", "seed=20,21", "hydra.sweeper.study_name=mine")
-    done = assert_done(run_forked("study", "runs/mine-study", folder=tmp_path))
-    assert done.out.startswith("mine: 2 complete")
-    assert "showattendtell train seed=21" in done.out
-    assert_error(run_forked("study", "runs", folder=tmp_path), "runs has no study.db")
 
 
 SMALL = ["dataset.train=200", "dataset.val=40", "dataset.test=10", "trainer.max_epochs=4"]

@@ -216,6 +216,11 @@ def test_a_study_of_other_settings_is_refused(tmp_path: Path, other: dict[str, s
     worker(tmp_path, seed="3", cache="elsewhere")
 
 
+def test_a_folder_without_a_study_is_reported(tmp_path: Path):
+    with pytest.raises(UserError, match=r"has no study.db; give the folder of a search"):
+        find_study(tmp_path, None)
+
+
 @pytest.mark.parametrize("url", ["postgresql://me:secret@localhost:1/x", "nosuch://me:secret@host/x"])
 def test_a_password_is_not_reported(tmp_path: Path, url: str):
     with pytest.raises(UserError) as error:

@@ -162,20 +162,6 @@ def test_an_example_is_captioned_and_its_source_named(open_site: Open, number: i
     assert not tab.locator("#examples").is_visible()
 
 
-@pytest.mark.slow
-def test_a_picture_can_be_saved_of_each_model(open_site: Open, served: Served, tmp_path: Path):
-    tab, sent = open_site(), photograph("my dog.png")
-    tab.get_by_label("hard/best.ckpt").check()
-    give(tab, sent)
-    for number, model in enumerate(("soft/best.ckpt", "hard/best.ckpt")):
-        with tab.expect_download() as saved:
-            tab.get_by_role("button", name="Save as a picture").nth(number).click()
-        assert saved.value.suggested_filename == "my dog.png"
-        saved.value.save_as(tmp_path / "saved.png")
-        expected = caption(served.address, sent["buffer"], path="api/picture", model=model, beam_size="3")
-        assert (tmp_path / "saved.png").read_bytes() == expected.content
-
-
 def test_the_keyboard_reaches_the_photographs(open_site: Open, tmp_path: Path):
     tab = open_site(compared=True)
     for _ in range(10):
