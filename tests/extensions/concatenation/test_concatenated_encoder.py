@@ -22,9 +22,9 @@ SECOND = partial(Encoder, "test_resnet", 16, "random", size=64, resize=64, mean=
 PHOTOGRAPHS = torch.randint(0, 256, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def concatenated(first: Any = FIRST, second: Any = SECOND, **settings: Any) -> ConcatenatedEncoder:
+def concatenated(second: Any = SECOND, **settings: Any) -> ConcatenatedEncoder:
     torch.manual_seed(0)
-    return ConcatenatedEncoder(first, second, **settings)
+    return ConcatenatedEncoder(FIRST, second, **settings)
 
 
 @torch.no_grad()

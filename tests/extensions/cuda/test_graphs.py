@@ -10,7 +10,7 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from extension_cases import cases
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import LambdaCallback
 from quiet_trainer import quiet_trainer
 from torch import Tensor
 
@@ -132,14 +132,6 @@ def test_graphs_encode_photographs():
     assert len(graphs) == 1
 
 
-class Losses(Callback):
-    def __init__(self) -> None:
-        self.values: list[float] = []
-
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
-        self.values.append(float(outputs["loss"]))
-
-
 def train(
     folder: Path, has_graphs: bool, trainable: bool = False, accumulated: int = 1, **settings: Any
 ) -> tuple[list[float], int]:
@@ -148,7 +140,8 @@ def train(
     encoder = make_encoder(trainable=True) if trainable else None
     data = ShapesDataModule(80, 20, 1, encoder, cache=folder, seed=0)
     module = CaptioningModule(hidden_dim=32, embedding_dim=32, lr=5e-3, **settings)
-    losses = Losses()
+    values = list[float]()
+    losses = LambdaCallback(on_train_batch_end=lambda *given: values.append(float(given[2]["loss"])))
     limits = {"max_steps": 60, "accumulate_grad_batches": accumulated, "limit_val_batches": 0}
     trainer = quiet_trainer(losses, accelerator="auto", **limits)
     with pytest.MonkeyPatch.context() as patch:
@@ -157,7 +150,7 @@ def train(
         number = list[int]()
         patch.setattr(module, "on_fit_end", lambda: number.append(len(module.steps)))
         trainer.fit(module, data)
-    return losses.values, number[0]
+    return values, number[0]
 
 
 class WaitingLoss(SoftLoss):

@@ -34,8 +34,8 @@ def make_captioner(map: Any = "last", **settings: Any) -> Captioner:
     return captioner
 
 
-def make_regions(images: int = 2) -> Tensor:
-    return torch.randn(images, 6, D, generator=torch.Generator().manual_seed(1)).double()
+def make_regions() -> Tensor:
+    return torch.randn(2, 6, D, generator=torch.Generator().manual_seed(1)).double()
 
 
 def random_transformer(seed: int) -> Captioner:
