@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from documentation import ROOT
 from encoders import LITE0
-from omegaconf import OmegaConf
 from torchvision.transforms.v2 import InterpolationMode, functional
 
 from showattendtell.config.compose import as_node
@@ -64,12 +62,3 @@ def test_it_is_built_again_from_its_settings_and_weights():
 def test_encoders_that_do_not_go_together_are_reported(second: Any, sentence: str):
     with pytest.raises(UserError, match=sentence):
         concatenated(second=second)
-
-
-def test_the_option_has_three_encoders_of_equal_grids():
-    node: Any = OmegaConf.load(
-        ROOT / "src/showattendtell/extensions/concatenation/conf/encoder/efficientnet_lite0_lite1_lite2.yaml"
-    )
-    encoder = build(as_node({**node, "weights": "random"}))
-    assert (encoder.grid, encoder.dim) == ((10, 10), 3 * 1280)
-    assert 2 * 100 * encoder.dim == 768_000  # bytes of a cached image in float16

@@ -90,13 +90,9 @@ def likeliest(weights: Tensor, given: Tensor | None) -> Tensor:
     return sampled if given is None else torch.where(given >= 0, given, sampled)
 
 
-def differentiate(results: tuple[Tensor | None, ...], inputs: list[Tensor]) -> list[Tensor]:
+def differentiate(results: tuple[Any, ...], inputs: list[Tensor]) -> list[Tensor]:
     """Return the results, and the gradients of a random sum of them."""
     hidden, context, scores, beta, sampled = results
-    assert hidden is not None
-    assert context is not None
-    assert scores is not None
-    assert beta is not None
     values = [hidden, context, scores.log_softmax(dim=1), beta]
     generator = torch.Generator().manual_seed(1)
     terms = [

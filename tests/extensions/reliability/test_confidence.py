@@ -127,34 +127,23 @@ def test_a_calibration_is_kept_by_a_folder_and_lost_by_an_average(tmp_path: Path
     assert CONFIDENCE not in average([path, path])
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A checkpoint without a calibration, and the width of its regions."""
-    path = save(tmp_path_factory.mktemp("plain") / "a.ckpt", 1)
-    return Path(path), load_model(path, "cpu", BeamSearch()).module.encoder.region_dim
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
+def test_an_altered_calibration_is_reported(tmp_path: Path):
+    path = save(tmp_path / "a.ckpt", 1)
+    content = torch.load(path, weights_only=True)
+    width = load_model(path, "cpu", BeamSearch()).module.encoder.region_dim
+    of_another = {"mean": torch.zeros(3), "directions": torch.zeros(3, 1)}
+    alterations: list[tuple[dict[str, Any], str]] = [
         ({"curve": torch.zeros(2)}, r"the confidence in .* was altered"),
         ({"curve": torch.full((3,), 1e30)}, r"the confidence in .* was altered"),
         ({"directions": torch.zeros(7, 2)}, r"the confidence in .* was altered"),
         ({"more": torch.zeros(1)}, r"the confidence in .* was altered"),
-        (
-            {"mean": torch.zeros(3), "directions": torch.zeros(3, 1)},
-            r"the confidence in .* is that of another encoder",
-        ),
+        (of_another, r"the confidence in .* is that of another encoder"),
         ({"threshold": torch.tensor(torch.nan)}, r"was altered: confidence\.threshold has values that are not finite"),
-    ],
-)
-def test_an_altered_calibration_is_reported(plain: tuple[Path, int], changes: dict[str, Any], sentence: str):
-    path, width = plain
-    altered = path.with_name("altered.ckpt")
-    content = torch.load(path, weights_only=True)
-    torch.save({**content, CONFIDENCE: made_up(width).state_dict() | changes}, altered)
-    with pytest.raises(UserError, match=sentence):
-        load_model(str(altered), "cpu", BeamSearch())
+    ]
+    for changes, sentence in alterations:
+        torch.save({**content, CONFIDENCE: made_up(width).state_dict() | changes}, path)
+        with pytest.raises(UserError, match=sentence):
+            load_model(path, "cpu", BeamSearch())
 
 
 def test_the_bundled_model_is_sure_of_a_skater_and_not_of_a_drawing():

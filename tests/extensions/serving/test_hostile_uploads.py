@@ -94,14 +94,24 @@ def test_a_malformed_form_is_refused(served: Served, kind: str):
     assert_refused(send_request(served.address, "api/caption", body, headers), 400, 413, 415, 422)
 
 
+NO_FIELDS: list[dict[str, str]] = [
+    *({"model": "../../etc/passwd"}, {"model": "<script>"}, {"beam_size": "21"}, {"beam_size": "nan"}),
+    *({"beam_size": "1e9"}, {"beam_size": str(2**70)}, {"attention": "x" * 1000}, {"beam_size": "9" * 1900}),
+    *({"__class__": "x"}, {"output": "/tmp/x"}, {"photograph": "x"}, {"": "x"}),
+]
+
+
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "sentence"),
     [
-        *({"model": "../../etc/passwd"}, {"model": "<script>"}, {"beam_size": "0"}, {"beam_size": "21"}),
-        *({"beam_size": "1e9"}, {"beam_size": "nan"}, {"beam_size": str(2**70)}, {"attention": "x" * 1000}),
-        *({"__class__": "x"}, {"output": "/tmp/x"}, {"photograph": "x"}, {"": "x"}, {"beam_size": "9" * 1900}),
+        ({"model": "sof/best.ckpt"}, "there is no model 'sof/best.ckpt'; did you mean 'soft/best.ckpt'?"),
+        ({"beam_size": "0"}, "beam_size: input should be greater than or equal to 1; see /docs"),
+        ({"attention": "left"}, "attention: input should be 'sample', 'argmax' or 'expectation'; see /docs"),
+        ({"beams": "3"}, "beams: extra inputs are not permitted; see /docs"),
+        *((fields, "") for fields in NO_FIELDS),
     ],
-    ids=str,
 )
-def test_a_field_that_is_unknown_or_out_of_range_is_refused(served: Served, fields: dict[str, str]):
-    assert_refused(caption(served.address, PHOTOGRAPH, **fields), 422)
+def test_a_field_that_is_unknown_or_out_of_range_is_refused(served: Served, fields: dict[str, str], sentence: str):
+    refused = caption(served.address, PHOTOGRAPH, **fields)
+    assert_refused(refused, 422)
+    assert sentence in refused.error
