@@ -14,20 +14,17 @@ pytestmark = pytest.mark.skipif(
     reason="needs Triton that compiles; with a GPU test_gpu.py runs the kernels",
 )
 
-GATES = {"none": 0, "scalar": 1, "channel": 12}
-"""Number of gates for D = 12."""
-
-
-CASES = [
-    (90, "scalar", False, torch.bfloat16),
-    (10 * MIN_CAPABILITY[0] + MIN_CAPABILITY[1], "none", False, torch.float32),
-    (75, "channel", True, torch.float16),
-    (120, "scalar", True, torch.float32),
-]
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("capability", "gate", "is_hard", "dtype"), CASES)
+@pytest.mark.parametrize(
+    ("capability", "gate", "is_hard", "dtype"),
+    [
+        (90, "scalar", False, torch.bfloat16),
+        (10 * MIN_CAPABILITY[0] + MIN_CAPABILITY[1], "none", False, torch.float32),
+        (75, "channel", True, torch.float16),
+        (120, "scalar", True, torch.float32),
+    ],
+)
 def test_kernels_compile(capability, gate, is_hard, dtype, tmp_path, monkeypatch):
     import triton
     from triton.backends.compiler import GPUTarget
@@ -56,7 +53,7 @@ def test_kernels_compile(capability, gate, is_hard, dtype, tmp_path, monkeypatch
         return torch.zeros(*shape, dtype=kind, requires_grad=True)
 
     captions, steps, (L, A, D, n) = 5, 2, (19, 33, 12, 9)  # noqa: N806
-    words, width = captions * steps, 4 * n + A + GATES[gate]
+    words, width = captions * steps, 4 * n + A + {"none": 0, "scalar": 1, "channel": D}[gate]
     images = torch.zeros(captions, dtype=torch.long)
     sampling = (torch.zeros(words, L), None, images == 1) if is_hard else (None, None, None)
     states = [zeros(captions, n), zeros(captions, n, kind=torch.float32)]

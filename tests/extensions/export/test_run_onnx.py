@@ -42,12 +42,8 @@ def array_function(module: Any) -> Any:
 def in_plain_torch(captioner: Any) -> dict[str, Any]:
     """The graphs that the script asks for; an image's pixels are its number among `REGIONS`."""
     step = StepGraph(captioner, captioner.init_state(REGIONS)[0])
-
-    def encode(pixels: ndarray) -> list[ndarray]:
-        return [REGIONS[pixels].numpy()]
-
     return {
-        "encode": encode,
+        "encode": lambda pixels: [REGIONS[pixels].numpy()],
         "begin": array_function(InitGraph(captioner, SEARCH["max_length"])),
         "step": array_function(step),
     }

@@ -75,11 +75,8 @@ def test_the_words_of_the_references_are_scored_once():
     model = small_model(seed=2)
     grids = torch.rand(3, 4, model.encoder.dim, generator=torch.Generator().manual_seed(2))
     examples = [Example(str(i), "", (Caption(("a", "dog")),)) for i in range(3)]
-
-    def source(positions: Sequence[int], draw: Any = None) -> torch.Tensor:
-        return grids[list(positions)]
-
-    log_probs, targets = map(torch.cat, zip(*word_log_probs(model, source, examples), strict=True))
+    words = word_log_probs(model, lambda positions, draw=None: grids[list(positions)], examples)
+    log_probs, targets = map(torch.cat, zip(*words, strict=True))
     tokens = torch.tensor(3 * [model.vocabulary.encode(("a", "dog"))])
     assert sorted(targets.tolist()) == sorted(tokens.flatten().tolist())
     outputs = model(grids, torch.arange(3), tokens)

@@ -83,11 +83,8 @@ def measured(captioner: Captioner) -> dict[str, dict[str, float]]:
     grids = torch.randn(15, 9, D, generator=torch.Generator().manual_seed(1))
     examples = [Example(str(number), "", (Caption(("a",)),)) for number in range(15)]
     captions = {one.image: ["a", "dog", "runs"] for one in examples}
-
-    def read(positions: list[int], draw: tuple[int, int] = (0, 0)) -> torch.Tensor:
-        return grids[list(positions)]
-
-    return measure_faithfulness(model_of(captioner), read, examples, captions)["maps"]
+    given = model_of(captioner), lambda positions, draw=None: grids[list(positions)], examples, captions
+    return measure_faithfulness(*given)["maps"]
 
 
 def planted(honest: bool) -> Captioner:

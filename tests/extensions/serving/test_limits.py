@@ -121,7 +121,8 @@ def test_a_server_ends_by_ctrl_c_while_someone_is_connected(serve: Serve, sent: 
     ended = serve()
     assert send_request(ended.address, "").status == 200  # who answers hears Ctrl-C
     with connected(ended, sent):
-        done = ended.interrupt()
+        os.kill(ended.pid, signal.SIGINT)
+        done = ended.running.finish()
     assert done.status == 0
     assert done.err == ""
     assert re.fullmatch(r"soft/best.ckpt, hard/best.ckpt at http://127.0.0.1:\d+/ \(Ctrl-C ends it\)\n", done.out)

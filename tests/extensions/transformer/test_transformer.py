@@ -141,12 +141,10 @@ def test_a_wide_beam_finds_the_likeliest_of_all_captions(seed: int):
         torch.testing.assert_close(caption.attention, trace.weights[0])
 
 
-@pytest.mark.parametrize("first", ["lstm", "transformer"])
 @torch.no_grad()
-def test_it_speaks_with_an_lstm(first: str):
+def test_it_speaks_with_an_lstm():
     """The likeliest caption by the mean p of each word."""
-    captioners = [random_captioner(3), random_transformer(3)]
-    captioners = captioners if first == "lstm" else captioners[::-1]
+    captioners = [random_transformer(3), random_captioner(3)]
     regions = random_regions(3, images=2)
     found = BeamSearch(beam_size=128, max_length=3).generate(Ensemble(captioners), [regions, regions], VOCABULARY)
     for image, [caption] in enumerate(found):
