@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from hub_server import OTHER_HUB, serve_hub
 from huggingface_hub import HfApi, RepoUrl
+from photo_server import OTHER_HUB, serve_hub
 from repository import ROOT
 
 from showattendtell import load

@@ -10,7 +10,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 import timm
-from hub_server import OTHER_HUB, serve_hub
+from photo_server import OTHER_HUB, serve_hub
 from safetensors.torch import save_file
 
 from showattendtell.errors import UserError

@@ -47,14 +47,8 @@ runs_kernels = pytest.mark.skipif(
 def test_interpreted_kernels():
     """Triton's own functions are compiled or interpreted once and for all when it is imported."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        cwd=Path(__file__).parents[3],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, env=environment, cwd=Path(__file__).parents[3], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]
     assert " passed" in done.stdout
 
@@ -174,11 +168,8 @@ def test_losses_of_models(kind: str, monkeypatch: pytest.MonkeyPatch):
         torch.manual_seed(2)
         value = total(loss().to(DEVICE)(captioner, given, IMAGES.to(DEVICE), TOKENS.to(DEVICE)).terms)
         value.backward()
-        found = {
-            "loss": value,
-            "regions": given.grad,
-            **{name: part.grad for name, part in captioner.named_parameters()},
-        }
+        learned = {name: part.grad for name, part in captioner.named_parameters()}
+        found = {"loss": value, "regions": given.grad, **learned}
         return {name: part.detach().cpu() for name, part in found.items() if part is not None}
 
     found = gradients()

@@ -36,7 +36,6 @@ def test_the_graphs_write_pytorchs_caption(exported: tuple[Path, ExportModel]):
 def test_the_script_is_as_sure_as_pytorch(exported: tuple[Path, ExportModel], threshold: float):
     """Of every photograph, of none, and without a calibration."""
     folder, model = exported
-    assert model.confidence
     card = {**model.card, "calibration": {**model.card["calibration"], "threshold": threshold}}
     confidence = Confidence(**{**model.confidence.state_dict(), "threshold": torch.tensor(threshold)})
     plain = {name: part for name, part in model.card.items() if name != "calibration"}
@@ -59,7 +58,6 @@ def test_a_model_with_other_weights_is_found_out(exported: tuple[Path, ExportMod
 
 def test_other_unlikeness_is_found_out(exported: tuple[Path, ExportModel]):
     folder, model = exported
-    assert model.confidence
     doubtful = Confidence(**{**model.confidence.state_dict(), "threshold": torch.tensor(-1.0)})
     with pytest.raises(UserError, match=r"captions of small differ: .*, as PyTorch; scores and maps differ by 1e\+00"):
         check_graphs(folder, model._replace(confidence=doubtful))
@@ -160,7 +158,6 @@ def test_steps_give_the_scores_and_maps_of_all_steps_at_once(attention: str, dec
 
 def test_the_graph_of_unlikeness_has_that_of_pytorch(exported: tuple[Path, ExportModel]):
     folder, model = exported
-    assert model.confidence
     session = open_session((folder / "onnx/unlikeness.onnx").read_bytes())
     for number in (1, 5):
         regions = torch.rand(number, 4, model.module.encoder.region_dim)

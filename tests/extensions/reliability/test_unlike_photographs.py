@@ -36,7 +36,6 @@ def photographs_of_coco() -> tuple[list[Path], list[Path]]:
 @torch.no_grad()
 def unlikeness(captioner: CaptioningPipeline, photographs: Sequence[Path]) -> torch.Tensor:
     module, calibration = captioner.models[0].module, captioner.confidence
-    assert calibration
     batches = [photographs[start : start + 16] for start in range(0, len(photographs), 16)]
     seen = (torch.stack([module.encoder.preprocessing(read_pixels(path)) for path in batch]) for batch in batches)
     return torch.cat([calibration(module.regions(pixels)) for pixels in seen])
@@ -48,7 +47,6 @@ def test_unlike_photographs_are_doubted():
     """The figures of docs/extensions/reliability.md, which `pytest -s` prints."""
     captioner, (unlike, others) = load(), photographs_of_coco()
     calibration = captioner.confidence
-    assert calibration
     names = (FLICKR / "Flickr_8k.testImages.txt").read_text().split()
     test = [FLICKR / "images" / names[number * len(names) // 300] for number in range(300)]
     inside, outside, beside = (unlikeness(captioner, photographs) for photographs in (test, unlike, others))
