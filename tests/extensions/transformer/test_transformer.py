@@ -23,14 +23,14 @@ OWNERS = torch.tensor([1, 0, 1, 0])
 TOKENS = torch.tensor([[4, 5, 6, EOS], [7, EOS, PAD, PAD], [8, 4, EOS, PAD], [5, 5, 5, EOS]])
 
 
-def make_captioner(map: Any = "last", seed: int = 0, words: int = V, **settings: Any) -> Captioner:
+def make_captioner(map: Any = "last", seed: int = 0, words: int = V, spread: float = 0.7, **settings: Any) -> Captioner:
     torch.manual_seed(seed)
     decoder = TransformerDecoder(
         words, D, **{"embedding_dim": N, "hidden_dim": N, "num_layers": LAYERS, "num_heads": HEADS} | settings
     )
     captioner = Captioner(CrossAttention(D, N, map), decoder).double().eval()
     for parameter in captioner.parameters():
-        nn.init.normal_(parameter, std=0.7)
+        nn.init.normal_(parameter, std=spread)
     return captioner
 
 
@@ -123,7 +123,8 @@ def test_in_half_the_precision_it_gives_nearly_the_same():
 @pytest.mark.parametrize("seed", range(4))
 @torch.no_grad()
 def test_a_wide_beam_finds_the_likeliest_of_all_captions(seed: int):
-    captioner, regions = make_captioner(seed=seed, words=len(VOCABULARY)), random_regions(seed, images=3)
+    captioner = make_captioner(seed=seed, words=len(VOCABULARY), spread=1.5)
+    regions = random_regions(seed, images=3)
     captions = ended_captions(3)
     for image, caption in enumerate(best(captioner, regions, beam_size=128, max_length=3)):
         assert caption.tokens == by_merit(captioner, regions[image], captions, lambda log_p, _: log_p)[0]
@@ -134,7 +135,7 @@ def test_a_wide_beam_finds_the_likeliest_of_all_captions(seed: int):
 @torch.no_grad()
 def test_it_speaks_with_an_lstm():
     """The likeliest caption by the mean p of each word."""
-    captioners = [make_captioner(seed=3, words=len(VOCABULARY)), random_captioner(3)]
+    captioners = [make_captioner(seed=3, words=len(VOCABULARY), spread=1.5), random_captioner(3)]
     regions = random_regions(3, images=2)
     found = BeamSearch(beam_size=128, max_length=3).generate(Ensemble(captioners), [regions, regions], VOCABULARY)
     for image, [caption] in enumerate(found):
