@@ -20,10 +20,10 @@ DIGITS = {"log_prob", "confidence"}
 @pytest.fixture
 def album(folder: Path, checkpoint: Path) -> Path:
     """Photographs, one of which cannot be read, and one with a name of any bytes."""
-    place = folder / "crowd"
+    place, scenes = folder / "crowd", held_out(folder)
     place.mkdir()
     for number in range(NUMBER):
-        shutil.copy(held_out(folder)[number % 8].path, place / f"{number:03}.png")
+        shutil.copy(scenes[number % 8].path, place / f"{number:03}.png")
     (place / "123.png").write_text("no image")
     (place / "399.png").rename(place / os.fsdecode(b"\xff.png"))
     return place
