@@ -1,8 +1,6 @@
 """The package of a user's own."""
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from textwrap import dedent
 
 import pytest
@@ -19,13 +17,9 @@ PARTS = """
 
 
 @pytest.fixture
-def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def parts(write_module: Callable[[str, str], object]) -> Iterator[str]:
     """The importable module `parts`, which is no part of showattendtell."""
-    folder = tmp_path / "own"
-    folder.mkdir()
-    (folder / "parts.py").write_text(dedent(PARTS))
-    monkeypatch.syspath_prepend(folder)
+    write_module("parts", dedent(PARTS))
     yield "parts"
-    sys.modules.pop("parts", None)
     read_signature.cache_clear()
     SOURCES.members.clear()

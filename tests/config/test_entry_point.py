@@ -11,21 +11,10 @@ import pytest
 import yaml
 from slow_cases import slow_after
 
+from showattendtell.config.entry_point import NAMES_CLASS
 from showattendtell.runtime.files import LOCK, lock_file
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-
-ANSWER = "the class that the user named was built"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the user stands: with a file in the way, and a module of their own."""
-    (tmp_path / "file").write_text("in the way")
-    (tmp_path / "own.py").write_text(
-        f"class Data:\n    def __init__(self, root='', **sizes): raise ValueError({ANSWER!r})\n"
-    )
-    return tmp_path
 
 
 @pytest.mark.parametrize(
@@ -34,7 +23,6 @@ def folder(tmp_path: Path) -> Path:
         1,
         [
             ("hydra.run.dir=file/run", "file/run cannot be written (File exists); set hydra.run.dir to another"),
-            ("hydra.run.dir=file", "file cannot be written (File exists); set hydra.run.dir to another folder"),
             ("hydra.job.env_set.A=1", "hydra.job.env_set.A=1 concerns the runs of a sweep (-m); leave it out"),
             ("hydra/job_logging=stdout", "hydra/job_logging=stdout concerns the runs of a sweep (-m); leave it out"),
             ("hydra/launcher=joblib", "hydra/launcher=joblib concerns the runs of a sweep (-m); leave it out"),
@@ -46,22 +34,25 @@ def folder(tmp_path: Path) -> Path:
     ),
 )
 def test_a_run_that_hydra_cannot_start_ends_in_a_sentence(
-    run_forked: Callable[..., Any], folder: Path, setting: str, word: str
+    run_forked: Callable[..., Any], tmp_path: Path, setting: str, word: str
 ):
-    done = run_forked("train", *setting.split(), folder=folder)
+    (tmp_path / "file").write_text("in the way")
+    done = run_forked("train", *setting.split(), folder=tmp_path)
     assert done.status == 2
     assert done.err.startswith("error: ")
     assert word in done.err
     assert len(done.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("line", ["dataset._target_=own.Data", "--dataset._target_ own.Data"])
-def test_a_class_of_your_own_that_the_command_line_names_is_built(
-    run_forked: Callable[..., Any], folder: Path, line: str
-):
-    done = run_forked("prepare", *line.split(), folder=folder, first=f"sys.path.insert(0, {str(folder)!r})")
-    assert done.status == 2
-    assert ANSWER in done.err
+NAMING = ["dataset._target_=own.Data", "--dataset._target_", "metrics=[own.Brevity]", "--metrics", "--config-dir=own"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "may_name"),
+    [*((each, True) for each in NAMING), ("metrics=[meteor]", False), ("cache=own.Data", False)],
+)
+def test_classes_of_the_working_directory_are_looked_for_where_one_may_be_named(argument: str, may_name: bool):
+    assert bool(NAMES_CLASS.search(argument)) is may_name
 
 
 FAILING = """
@@ -70,16 +61,17 @@ class Data:
         try:
             {}["cause"]
         except KeyError:
-            raise ValueError({!r}) from None
+            raise ValueError("what went wrong") from None
 """
 
 
 @pytest.mark.parametrize("how", slow_after(1, ["--debug", "environment"]))
-def test_debugging_shows_the_traceback_and_what_caused_it(run_forked: Callable[..., Any], folder: Path, how: str):
-    (folder / "own.py").write_text(FAILING.format("{}", "what went wrong"))
-    path = f"sys.path.insert(0, {str(folder)!r})"
+def test_debugging_shows_the_traceback_and_what_caused_it(run_forked: Callable[..., Any], tmp_path: Path, how: str):
+    """Of a class of the user's own that the command line names."""
+    (tmp_path / "own.py").write_text(FAILING)
+    path = f"sys.path.insert(0, {str(tmp_path)!r})"
     arguments, environment = (["--debug"], {}) if how == "--debug" else ([], {"HYDRA_FULL_ERROR": "1"})
-    done = run_forked("prepare", "dataset._target_=own.Data", *arguments, folder=folder, first=path, **environment)
+    done = run_forked("prepare", "dataset._target_=own.Data", *arguments, folder=tmp_path, first=path, **environment)
     assert done.status == 2
     assert "KeyError: 'cause'" in done.err
     assert "own.py" in done.err
@@ -122,10 +114,6 @@ def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(run_light: C
         [
             (["hydra.sweep.subdir=${hydra.job.num}", "+decoder.tie_embeddings=true"], ["0", "1"]),
             (["hydra.sweep.subdir=${hydra.job.override_dirname}"], ["seed=6", "seed=7"]),
-            (
-                ["hydra.sweep.subdir=${hydra.job.override_dirname}", "optimizer.betas=[0.9,0.98]"],
-                ["optimizer.betas=[0.9,0.98],seed=6", "optimizer.betas=[0.9,0.98],seed=7"],
-            ),
             (["decoder.hidden_dim=${data.batch_size}", "hydra/launcher=joblib"], ["0", "1"]),
         ],
     ),

@@ -48,12 +48,6 @@ def test_an_installed_package_is_trusted_also_in_its_own_folder(tmp_path: Path, 
     assert {"mine.parts", "foreign.parts"} & {*_installed_targets.__wrapped__()} == {"mine.parts"}
 
 
-def test_foreign_targets_are_found_in_nodes_and_lists_at_any_depth():
-    own = {"_target_": "showattendtell.decoding.beam_search.BeamSearch"}
-    node = {"decoding": own, "loss": {"parts": [own, {"_target_": "a.B", "inner": {"_target_": "c.D"}}]}}
-    assert untrusted_targets(node) == ["a.B", "c.D"]
-
-
 @pytest.mark.parametrize(
     ("source", "fault"),
     [

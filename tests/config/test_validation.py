@@ -148,6 +148,7 @@ def test_an_argument_in_python_is_refused_as_on_the_command_line(name: str, valu
     [
         ("train", ["decoder.output=word"], "decoder.output", ["word"]),
         ("train", ["trainer.devices=2"], "trainer.devices", 2),
+        ("train", ["tags=mine"], "tags", ["mine"]),
         ("evaluate", ["checkpoint=a.ckpt", "metrics=bleu"], "metrics", ["bleu"]),
         ("evaluate", ["checkpoint=a.ckpt"], "checkpoint", "a.ckpt"),
         ("caption", ["formats=png"], "formats", ["png"]),
@@ -203,19 +204,6 @@ def test_a_path_in_python_means_where_it_is_given(here: Path, module: type[Folde
     assert stored["cache"] == str(here / "new")
     paths = [stored["dataset"][name] for name in ("root", "entities", "images")]
     assert paths == [str(here / "data"), str(here / "entities.zip"), "missing"]
-
-
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [
-        ("dataset.root", "dataset.root=null should be a valid string"),
-        ("attention", "there is no attention=null; did you mean 'none'"),
-        ("experiment", "there is no experiment=null; available: coco"),
-    ],
-)
-def test_a_setting_that_may_not_be_null_is_refused_as_null(setting: str, sentence: str):
-    with pytest.raises(UserError, match=sentence):
-        compose("train", [f"{setting}=None"])
 
 
 @pytest.mark.parametrize(

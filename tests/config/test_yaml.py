@@ -13,6 +13,7 @@ from slow_cases import slow_after
 from showattendtell.config.command_line import config_folders
 from showattendtell.config.compose import compose
 from showattendtell.config.instantiate import locate
+from showattendtell.config.names import ALIASES
 from showattendtell.errors import UserError
 
 FOLDERS = [*map(Path, config_folders())]
@@ -95,7 +96,9 @@ def test_every_option_composes_with_training_and_has_no_faults(chosen: list[str]
 
 @pytest.mark.parametrize("root", ROOTS)
 def test_every_root_composes_and_lacks_only_what_the_user_must_give(root: str):
-    missing = OmegaConf.missing_keys(compose(root, complete=False))
+    config = compose(root, complete=False)
+    assert not {*config} & {*ALIASES}  # no short name hides a setting
+    missing = OmegaConf.missing_keys(config)
     if missing:
         with pytest.raises(UserError) as error:
             compose(root)

@@ -16,6 +16,7 @@ from example_folder import Run
 from small_models import D, small_captioner
 
 from showattendtell.config.compose import compose
+from showattendtell.errors import UserError
 from showattendtell.losses.caption import SoftLoss
 from showattendtell.metrics import classes
 from showattendtell.metrics.bootstrap import corpus_scores
@@ -97,13 +98,17 @@ def test_the_example_of_a_loss_adds_its_term_to_those_of_soft_attention():
     assert output.terms == plain.terms
 
 
-def test_the_example_of_a_metric_works_next_to_the_others(mylab: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(classes.METRICS, "brevity", import_module("mylab.metric").Brevity)
-    said = classes.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", "brevity"])
+def test_the_example_of_a_metric_works_next_to_the_others(mylab: None):
+    name = "mylab.metric.Brevity"
+    said = classes.measure([["a", "dog"], ["a"]], [[["a", "dog", "runs", "off"]], [["a"]]], ["bleu", name])
     assert said.missing == {}
-    assert corpus_scores([said.measured["brevity"]]) == {"brevity": 75.0}
-    twice_the_first = said.measured["brevity"].scores(np.array([[2.0, 0.0]]))
+    assert corpus_scores([said.measured[name]]) == {"brevity": 75.0}
+    twice_the_first = said.measured[name].scores(np.array([[2.0, 0.0]]))
     assert twice_the_first["brevity"] == pytest.approx([50.0])
+    faults = {"mylab.metric.Length": "cannot be imported", "mylab.encoder.UnitEncoder": "is not a metric"}
+    for other, fault in faults.items():
+        with pytest.raises(UserError, match=f"{other} {fault}"):
+            classes.measure([], [], [other])
 
 
 def test_the_programs_of_the_page_of_metrics_print_what_they_say(capsys: pytest.CaptureFixture[str]):
