@@ -1,7 +1,6 @@
 """Callbacks of a run, the norms of its gradients, averages of its weights, and how long its epochs took."""
 
 import copy
-import csv
 import math
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,10 @@ from small_training import small_config, small_run
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
+from showattendtell.runtime.files import METRICS
 from showattendtell.training.build import build_trainer
 from showattendtell.training.optimizers import ExponentialMovingAverage
+from showattendtell.visualization.figures import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -32,19 +33,13 @@ class Gradients(Callback):
         self.norms.append(math.sqrt(sum(squares)))
 
 
-def figures(folder: Path) -> dict[str, list[float]]:
-    with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0]}
-
-
 @pytest.mark.parametrize("every", slow_after(1, [2, 1]))
 def test_the_norm_of_the_gradients_is_a_mean_over_the_epoch(tmp_path: Path, every: int):
     by_hand = Gradients()
     small_run(small_config(f"++trainer.log_every_n_steps={every}"), tmp_path, callbacks=[by_hand])
     epochs = [[norm for step, norm in enumerate(by_hand.norms) if step // 5 == n and step % every == 0] for n in (0, 1)]
-    logged = figures(tmp_path)
-    assert logged["train/gradient_norm"] == pytest.approx([sum(norms) / len(norms) for norms in epochs], rel=1e-5)
+    logged = read_metrics(tmp_path / METRICS)["train/gradient_norm"]
+    assert [*logged.values()] == pytest.approx([sum(norms) / len(norms) for norms in epochs], rel=1e-5)
 
 
 def names(config: Any, folder: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""Loggers of a run: what they are given, and that no run ends by their errors."""
+"""Loggers of a run: what they are given, also of single steps, and that no run ends by their errors."""
 
 import random
 from collections.abc import Mapping
@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import pytorch_lightning as lightning
+from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import CSVLogger, Logger
+from slow_cases import slow_after
 from small_training import small_config, small_run
 
 from showattendtell.config.compose import training_record
@@ -30,7 +33,7 @@ class Notes(Logger):
     def __init__(self, run_name: str, save_dir: Path, breaks: bool = False, refuses: bool = False) -> None:
         super().__init__()
         self.run_name, self.folder, self.breaks, self.refuses = run_name, save_dir, breaks, refuses
-        self.lines: list[dict[str, float]] = []
+        self.lines: list[tuple[int | None, dict[str, float]]] = []
         self.settings: Mapping[str, Any] = {}
         self.ends: list[str] = []
         random.random()
@@ -39,7 +42,7 @@ class Notes(Logger):
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
         if self.breaks and self.lines:
             raise ConnectionResetError("Connection lost")
-        self.lines.append(dict(metrics))
+        self.lines.append((step, dict(metrics)))
 
     def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
         if self.refuses:
@@ -132,3 +135,39 @@ def test_loggers_get_all_settings_with_their_defaults(tmp_path: Path):
 def test_a_run_of_one_batch_has_no_loggers(tmp_path: Path):
     small_run(noted("++trainer.fast_dev_run=true"), tmp_path)
     assert Notes.made == []
+
+
+class ByHand(Callback):
+    """Losses and learning rates of the steps."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.rates: list[float] = []
+        self.last: list[int] = []
+        """The last batch of each step."""
+
+    def on_fit_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        step = module.training_step
+        module.training_step = lambda *batch: self.losses.append(float(loss := step(*batch))) or loss
+
+    def on_before_optimizer_step(self, trainer: lightning.Trainer, module: Any, optimizer: Any) -> None:
+        self.rates.append(optimizer.param_groups[0]["lr"])
+        self.last.append(len(self.losses) - 1)
+
+
+@pytest.mark.parametrize("batches", slow_after(1, [2, 1]))
+def test_any_logger_gets_the_figures_of_every_nth_step_and_the_metrics_file_none(tmp_path: Path, batches: int):
+    """The loss is that of a batch, also if several are a step."""
+    by_hand = ByHand()
+    settings = ["trainer.log_every_n_steps=2", f"trainer.accumulate_grad_batches={batches}"]
+    small_run(noted(*settings, "schedule=cosine", "schedule.warmup=3"), tmp_path, callbacks=[by_hand])
+    [notes] = Notes.made
+    steps = {step: figures for step, figures in notes.lines if step is not None and "train/loss_step" in figures}
+    assert list(steps) == [1, 3, 5, 7, 9][: 5 if batches == 1 else 3]
+    for step, figures in steps.items():
+        assert figures["train/loss_step"] == pytest.approx(by_hand.losses[by_hand.last[step]])
+        assert figures["train/learning_rate"] == by_hand.rates[step]
+        assert figures["train/images_per_second"] > 0
+        assert 0.05 < figures["train/memory_gb"] < 100
+    assert len(set(by_hand.rates)) > 4
+    assert "loss_step" not in (tmp_path / METRICS).read_text()

@@ -9,8 +9,10 @@ import torch
 from quiet_trainer import quiet_trainer
 from small_training import REGIONS, VALIDATED, examples_of, small_config, small_run, source
 
-from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.losses.caption import total
+from showattendtell.datamodules.datamodule import CaptionDataModule, ShapesDataModule
+from showattendtell.errors import UserError
+from showattendtell.inference.pipeline import CaptioningPipeline
+from showattendtell.losses.caption import SoftLoss, total
 from showattendtell.training.module import CaptioningModule
 from showattendtell.types import Batch, BatchShard, Dataset
 
@@ -64,3 +66,20 @@ def test_an_interrupted_validation_leaves_nothing_to_the_next(tmp_path: Path):
     with pytest.raises(ConnectionError):
         validate(Interruption())
     assert validate() == expected
+
+
+def test_an_attention_with_a_constant_map_has_no_use_for_boxes(tmp_path: Path):
+    module = CaptioningModule("none", hidden_dim=8, embedding_dim=8, loss=SoftLoss(supervision_weight=1.0))
+    with pytest.raises(UserError, match="attention=none is constant"):
+        quiet_trainer(max_steps=1).fit(module, ShapesDataModule(4, 2, 1, cache=tmp_path))
+
+
+def test_a_model_that_has_captioned_is_trained_in_training_mode(tmp_path: Path):
+    module = CaptioningModule(hidden_dim=8, embedding_dim=8)
+    data, trainer = ShapesDataModule(4, 2, 1, cache=tmp_path), quiet_trainer(max_steps=1, limit_val_batches=0)
+    trainer.fit(module, data)
+    CaptioningPipeline.from_module(module)
+    assert not module.captioner.training
+    quiet_trainer(max_steps=1, limit_val_batches=0).fit(module, data)
+    assert module.captioner.training
+    assert not module.encoder.network.training

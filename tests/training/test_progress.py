@@ -1,25 +1,20 @@
-"""What is shown of an epoch while it runs: figures of single steps, lines without a terminal, the progress bar."""
+"""What is shown of an epoch while it runs: lines without a terminal, the speed; and the file of the metrics."""
 
 import io
 import math
 import re
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-import pytorch_lightning as lightning
 import rich
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.loggers import Logger
 from rich.console import Console
-from slow_cases import slow_after
 from small_training import small_config, small_run
 
 from showattendtell.metrics.means import perplexity
 from showattendtell.runtime.files import METRICS
-from showattendtell.settings import Node
 from showattendtell.training import progress
 from showattendtell.training.progress import MetricsFile, StepMetrics
 
@@ -29,59 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("nll", "expected"), [(0, 1), (1.5, 4.4816890703), (1e4, math.inf), (math.nan, math.nan)])
 def test_perplexity_of_a_training_that_diverges_is_infinite(nll: float, expected: float):
     assert perplexity(nll) == pytest.approx(expected, nan_ok=True)
-
-
-class Notes(Logger):
-    """Writes down all figures."""
-
-    name, version = "", ""
-    lines: ClassVar[list[tuple[int | None, dict[str, float]]]] = []
-
-    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        self.lines.append((step, dict(metrics)))
-
-    def log_hyperparams(self, *_: Any, **__: Any) -> None: ...
-
-
-class ByHand(Callback):
-    """Losses and learning rates of the steps."""
-
-    def __init__(self) -> None:
-        self.losses: list[float] = []
-        self.rates: list[float] = []
-        self.last: list[int] = []
-        """The last batch of each step."""
-
-    def on_fit_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        step = module.training_step
-        module.training_step = lambda *batch: self.losses.append(float(loss := step(*batch))) or loss
-
-    def on_before_optimizer_step(self, trainer: lightning.Trainer, module: Any, optimizer: Any) -> None:
-        self.rates.append(optimizer.param_groups[0]["lr"])
-        self.last.append(len(self.losses) - 1)
-
-
-@pytest.mark.parametrize("batches", slow_after(1, [2, 1]))
-def test_any_logger_gets_the_figures_of_every_nth_step_and_the_metrics_file_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
-):
-    """The loss is that of a batch, also if several are a step."""
-    monkeypatch.setenv("SHOWATTENDTELL_TRUST", Notes.__module__)
-    monkeypatch.setattr(Notes, "lines", [])
-    by_hand = ByHand()
-    settings = ["trainer.log_every_n_steps=2", f"trainer.accumulate_grad_batches={batches}"]
-    config = small_config(*settings, "schedule=cosine", "schedule.warmup=3")
-    notes = Node(f"{Notes.__module__}.{Notes.__qualname__}")
-    small_run(replace(config, logger={"notes": notes}), tmp_path, callbacks=[by_hand])
-    steps = {step: figures for step, figures in Notes.lines if step is not None and "train/loss_step" in figures}
-    assert list(steps) == [1, 3, 5, 7, 9][: 5 if batches == 1 else 3]
-    for step, figures in steps.items():
-        assert figures["train/loss_step"] == pytest.approx(by_hand.losses[by_hand.last[step]])
-        assert figures["train/learning_rate"] == by_hand.rates[step]
-        assert figures["train/images_per_second"] > 0
-        assert 0.05 < figures["train/memory_gb"] < 100
-    assert len(set(by_hand.rates)) > 4
-    assert "loss_step" not in (tmp_path / "metrics.csv").read_text()
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import pytest
 import pytorch_lightning as lightning
 from quiet_trainer import quiet_trainer
 
-from showattendtell import CaptioningModule, CaptioningPipeline, ShapesDataModule
-from showattendtell.errors import UserError
+from showattendtell import CaptioningModule, ShapesDataModule
 from showattendtell.inference.predictions import measure_attention
 from showattendtell.losses.caption import SoftLoss
 from showattendtell.losses.reinforce import HardLoss
@@ -33,20 +32,3 @@ def test_supervision_brings_attention_to_the_boxes(tmp_path: Path, attention: st
     supervised, unsupervised = (trained(tmp_path, attention, weight) for weight in (5.0, 0.0))
     assert supervised["attention_correctness"] > unsupervised["attention_correctness"] + 10
     assert supervised["pointing_game"] > unsupervised["pointing_game"] + 5
-
-
-def test_a_model_that_has_captioned_is_trained_in_training_mode(tmp_path: Path):
-    module = CaptioningModule(hidden_dim=8, embedding_dim=8)
-    data, trainer = ShapesDataModule(4, 2, 1, cache=tmp_path), quiet_trainer(max_steps=1, limit_val_batches=0)
-    trainer.fit(module, data)
-    CaptioningPipeline.from_module(module)
-    assert not module.captioner.training
-    quiet_trainer(max_steps=1, limit_val_batches=0).fit(module, data)
-    assert module.captioner.training
-    assert not module.encoder.network.training
-
-
-def test_an_attention_with_a_constant_map_is_reported(tmp_path: Path):
-    module = CaptioningModule("none", hidden_dim=8, embedding_dim=8, loss=SoftLoss(supervision_weight=1.0))
-    with pytest.raises(UserError, match="attention=none is constant"):
-        quiet_trainer(max_steps=1).fit(module, ShapesDataModule(4, 2, 1, cache=tmp_path))
