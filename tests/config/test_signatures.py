@@ -79,11 +79,6 @@ def assert_agrees(target: str) -> None:
     assert read.open == any(p.kind is inspect.Parameter.VAR_KEYWORD for p in real)
 
 
-def schema(annotation: Any) -> Any:
-    """What an annotation lets through, in a form that can be compared."""
-    return TypeAdapter(annotation).json_schema()
-
-
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An importable package with many kinds of definitions."""
@@ -116,7 +111,8 @@ def assert_same_types(target: str) -> None:
     hints = typing.get_type_hints(constructor if inspect.isfunction(constructor) else thing, include_extras=True)
     for name, parameter in read_signature(target).parameters.items():
         if parameter.annotation is not Any and typing.get_origin(hints[name]) is not Callable:
-            assert schema(parameter.annotation) == schema(hints[name]), (target, name)
+            read, imported = (TypeAdapter(each).json_schema() for each in (parameter.annotation, hints[name]))
+            assert read == imported, (target, name)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +136,6 @@ def assert_same_types(target: str) -> None:
 )
 def test_definitions_of_every_kind_read_as_they_import(package: str, name: str):
     assert_agrees(f"{package}.{name}")
-
-
-def test_a_script_is_no_package(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    with pytest.raises(SignatureError, match="there is no package __main__"):
-        read_signature("__main__.main")
 
 
 def test_a_type_that_another_module_of_the_package_names_is_known():
@@ -187,6 +177,7 @@ def test_a_type_that_is_only_known_in_part_is_not_taken_for_a_narrower_one():
         ("showattendtell.text.vocabulary.Vocabulary.bild", "bild"),
         ("showattendtell.models.decoder", "is not a class or function"),
         ("showattendtell", "is not a class or function"),
+        ("__main__.main", "there is no package __main__"),
         ("", "there is no package"),
         (".", "there is no package"),
         ("os.system", "os"),
@@ -194,7 +185,8 @@ def test_a_type_that_is_only_known_in_part_is_not_taken_for_a_narrower_one():
         ("math.sqrt", "math"),
     ],
 )
-def test_a_target_without_python_source_is_reported(target: str, message: str):
+def test_a_target_without_python_source_is_reported(target: str, message: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # as in a script
     with pytest.raises(SignatureError, match=message):
         read_signature(target)
 
