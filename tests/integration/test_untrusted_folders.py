@@ -5,6 +5,7 @@ import os
 import pickle
 import resource
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ def stranger(tmp_path: Path, trained: Any, folder: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture
+def resume(run_forked: Run, tmp_path: Path, folder: Path) -> Run:
+    """Resumes that run, with further settings."""
+    return partial(run_forked, "train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
+
+
 ATTACKS: dict[str, dict[str, Any]] = {
     "a schedule": {"_target_": "torch.load", "f": "payload", "weights_only": False},
     "joblib": {"_target_": "joblib.load", "filename": "pickled"},
@@ -49,19 +56,17 @@ ATTACKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("attack", slow_after(1, ATTACKS.values()), ids=ATTACKS)
-def test_the_settings_in_a_folder_run_nothing(
-    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, attack: dict[str, Any]
-):
+def test_the_settings_in_a_folder_run_nothing(resume: Run, stranger: Any, tmp_path: Path, attack: dict[str, Any]):
     stranger(schedule=attack)
-    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
+    done = resume()
     assert not (tmp_path / "it-ran").exists()
     assert_error(done, "last.ckpt", "do not trust the file")
 
 
-def test_processes_that_train_together_run_nothing_either(run_forked: Run, stranger: Any, tmp_path: Path, folder: Path):
+@pytest.mark.slow
+def test_processes_that_train_together_run_nothing_either(resume: Run, stranger: Any, tmp_path: Path):
     stranger(schedule=ATTACKS["a schedule"])
-    typed = ["resume=run", "trainer.devices=2", "trainer.accelerator=cpu"]
-    done = run_forked("train", *typed, folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
+    done = resume("trainer.devices=2", "trainer.accelerator=cpu")
     assert not (tmp_path / "it-ran").exists()
     assert_error(done, "last.ckpt", "torch.load")
 
@@ -72,23 +77,18 @@ def test_processes_that_train_together_run_nothing_either(run_forked: Run, stran
         1,
         [
             ("decoder", {"hidden_dim": 10**9}, "do not fit its settings"),
-            (
-                "encoder",
-                {"network": "vit_7b_patch16_dinov3", "stride": 16},
-                "do not fit its settings",
-            ),
+            ("encoder", {"network": "vit_7b_patch16_dinov3", "stride": 16}, "do not fit its settings"),
             ("attention", {"_partial_": True}, "attention._partial_ is for an argument of a part"),
             ("trainer", {"devices": 1000}, "other settings: trainer.devices=1 instead of 1000"),
         ],
     ),
 )
 def test_a_folder_asks_for_no_memory_and_no_processes(
-    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, part: str, changes: dict[str, Any], words: str
+    resume: Run, stranger: Any, part: str, changes: dict[str, Any], words: str
 ):
     stranger(**{part: changes})
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
-    assert_error(done, words)
+    assert_error(resume(), words)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss - before < 1_000_000
 
 
@@ -97,9 +97,7 @@ REPLACED = ("metrics.csv", "times.csv", "learning_curve.png", "best.ckpt")
 
 
 @pytest.mark.parametrize("name", slow_after(1, ["train.log", ".lock", ".hydra"]))
-def test_a_run_writes_to_nothing_that_a_link_names(
-    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, name: str
-):
+def test_a_run_writes_to_nothing_that_a_link_names(resume: Run, stranger: Any, tmp_path: Path, name: str):
     run, mine = stranger(), tmp_path / "mine"
     mine.mkdir()
     for other in REPLACED:
@@ -110,29 +108,24 @@ def test_a_run_writes_to_nothing_that_a_link_names(
         place.write_text("mine")
     (run / name).symlink_to(place)
     before = snapshot(mine)
-    command = ["train", "resume=run", "trainer.max_epochs=2"]
-    settings = {"folder": tmp_path, "SHOWATTENDTELL_CACHE": str(folder / "cache")}
-    assert_error(run_forked(*command, **settings), f"run/{name}: it is a symbolic link; remove it")
+    assert_error(resume("trainer.max_epochs=2"), f"run/{name}: it is a symbolic link; remove it")
     (run / name).unlink()
-    assert_done(run_forked(*command, **settings))
+    assert_done(resume("trainer.max_epochs=2"))
     assert snapshot(mine) == before
 
 
 @pytest.mark.parametrize("name", slow_after(1, ["train.log", ".lock", "last.ckpt"]))
-def test_a_run_waits_for_no_pipe(run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, name: str):
+def test_a_run_waits_for_no_pipe(resume: Run, stranger: Any, name: str):
     run = stranger()
     (run / name).unlink(missing_ok=True)
     for other in (name, "times.csv", "previous.ckpt"):
         os.mkfifo(run / other)
-    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
-    assert_error(done, "has no last.ckpt" if name == "last.ckpt" else f"run/{name}: it is a pipe or device")
+    assert_error(resume(), "has no last.ckpt" if name == "last.ckpt" else f"run/{name}: it is a pipe or device")
 
 
-def test_readers_of_photographs_are_those_of_the_command_line(
-    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path
-):
+def test_readers_of_photographs_are_those_of_the_command_line(resume: Run, stranger: Any):
     stranger(data={"num_workers": 10**5}, features={"workers": 10**5})
-    assert_done(run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache")))
+    assert_done(resume())
 
 
 def test_a_checkpoint_does_not_read_the_environment(run_forked: Run, altered: Callable[..., Path], folder: Path):
@@ -188,14 +181,13 @@ def replaced(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
     ids=["config", "callbacks", "step", "random states", "optimizer", "loops", "data", "rows", "batches", "weights"],
 )
 def test_an_altered_run_is_reported_in_one_sentence(
-    run_forked: Run, stranger: Any, tmp_path: Path, folder: Path, change: Callable[[dict[str, Any]], None], words: str
+    resume: Run, stranger: Any, change: Callable[[dict[str, Any]], None], words: str
 ):
     file = stranger(trainer={"max_epochs": 2}) / "last.ckpt"
     content = torch.load(file, weights_only=True)
     change(content)
     torch.save(content, file)
-    done = run_forked("train", "resume=run", folder=tmp_path, SHOWATTENDTELL_CACHE=str(folder / "cache"))
-    assert_error(done, "last.ckpt", words)
+    assert_error(resume(), "last.ckpt", words)
 
 
 def test_a_network_that_is_not_in_the_file_is_not_built(altered: Callable[..., Path]):

@@ -96,12 +96,16 @@ def test_a_folder_that_is_no_model_is_reported(tmp_path: Path, change, sentence:
         read_model_folder(tmp_path)
 
 
-def test_a_model_is_a_path_or_comes_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_model_is_a_path_and_has_files_next_to_it_or_comes_with_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "best.ckpt").touch()
     assert find_model("best.ckpt") == Path("best.ckpt")
     assert find_model(str(tmp_path)) == tmp_path / "best.ckpt"
-    assert next_to(str(tmp_path), "page.html") == tmp_path / "page.html"
+    for path in (tmp_path, tmp_path / "best.ckpt"):
+        assert next_to(str(path), "page.html") == tmp_path / "page.html"
+    assert next_to("flickr8k_soft", "page.html") == next_to("someone/model", "page.html") == Path("page.html")
     for name, folder in bundled_models().items():
         assert find_model(name) == folder
 
@@ -115,11 +119,6 @@ def test_the_missing_folder_of_a_published_data_set_is_reported_with_the_way_to_
     assert address in (ROOT / "docs/data.md").read_text(encoding="utf-8")
 
 
-def test_a_folder_without_a_model_is_reported(tmp_path: Path):
-    with pytest.raises(UserError, match="is a folder without a best.ckpt; give the path of a .ckpt file"):
-        find_model(str(tmp_path))
-
-
 @pytest.mark.parametrize("name", ["flickr8k_sotf", "runs/best.ckpt", "a/b/c/d", "../x", "", "./a"])
 def test_a_name_that_is_nothing_is_reported_without_a_network(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -127,12 +126,8 @@ def test_a_name_that_is_nothing_is_reported_without_a_network(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="the checkpoint .* does not exist"):
         find_model(name or "nothing")
-
-
-def test_a_file_stands_next_to_a_checkpoint_and_where_the_user_is_for_others_models(tmp_path: Path):
-    (tmp_path / "best.ckpt").touch()
-    assert next_to(str(tmp_path / "best.ckpt"), "page.html") == tmp_path / "page.html"
-    assert next_to("flickr8k_soft", "page.html") == next_to("someone/model", "page.html") == Path("page.html")
+    with pytest.raises(UserError, match="is a folder without a best.ckpt; give the path of a .ckpt file"):
+        find_model(str(tmp_path))
 
 
 FETCH = """
