@@ -88,22 +88,17 @@ def test_a_run_that_fails_before_it_writes_anything_leaves_no_folder(run_light: 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("own", slow_after(1, [".hydra/notes.txt", "notes.txt"]))
+@pytest.mark.parametrize("own", slow_after(1, [LOCK, ".hydra/notes.txt", "notes.txt"]))
 def test_a_run_that_fails_leaves_a_folder_that_holds_something_else(
     run_light: Callable[..., Any], tmp_path: Path, own: str
 ):
-    (tmp_path / "mine/.hydra").mkdir(parents=True)
-    (tmp_path / "mine" / own).touch()
+    """Also the lock of another run that is starting."""
+    path = tmp_path / "mine" / own
+    path.parent.mkdir(parents=True)
+    held = lock_file(path) if own == LOCK else path.open("w")
     assert run_light(RUN_LIGHT, LIGHT, "seed=2", "hydra.run.dir=mine", folder=tmp_path).status == 2
-    assert (tmp_path / "mine" / own).exists()
-
-
-def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(run_light: Callable[..., Any], tmp_path: Path):
-    (tmp_path / "mine").mkdir()
-    held = lock_file(tmp_path / "mine" / LOCK)
-    assert run_light(RUN_LIGHT, LIGHT, "seed=2", "hydra.run.dir=mine", folder=tmp_path).status == 2
+    assert path.exists()
     assert held
-    assert (tmp_path / "mine" / LOCK).exists()
     held.close()
 
 
@@ -114,16 +109,15 @@ def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(run_light: C
         [
             (["hydra.sweep.subdir=${hydra.job.num}", "+decoder.tie_embeddings=true"], ["0", "1"]),
             (["hydra.sweep.subdir=${hydra.job.override_dirname}"], ["seed=6", "seed=7"]),
-            (["decoder.hidden_dim=${data.batch_size}", "hydra/launcher=joblib"], ["0", "1"]),
+            (["decoder.hidden_dim=${data.batch_size}"], ["0", "1"]),
         ],
     ),
 )
 def test_runs_of_a_sweep_have_the_folders_and_the_arguments_that_were_given(
-    tmp_path: Path, arguments: list[str], names: list[str]
+    run_light: Callable[..., Any], tmp_path: Path, arguments: list[str], names: list[str]
 ):
-    line = [sys.executable, str(FIXTURES / LIGHT), "-m", "seed=6,7", "hydra.sweep.dir=mine", *arguments]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = run_light(RUN_LIGHT, LIGHT, "-m", "seed=6,7", "hydra.sweep.dir=mine", *arguments, folder=tmp_path)
+    assert (done.status, done.err) == (0, "")
     assert sorted(folder.name for folder in (tmp_path / "mine").iterdir() if folder.is_dir()) == names
     given = [line.lstrip("+") for line in arguments if not line.startswith("hydra")]
     for name, seed in zip(names, ("seed=6", "seed=7"), strict=True):
