@@ -142,22 +142,12 @@ def test_the_model_is_plain_torch_and_knows_nothing_of_files_or_training():
     assert not_empty({module: foreign(imports(module)) - PLAIN for module in models}) == {}
 
 
-def test_metrics_need_nothing_of_training_and_models():
-    metrics = [module for module in MODULES if layer(module) == "metrics"]
-    heavy = {"pytorch_lightning", "timm", "hydra", "omegaconf"}
-    assert not_empty({module: foreign(imports(module)) & heavy for module in metrics}) == {}
-
-
 def test_what_only_captions_and_scores_does_not_wait_for_lightning():
     others = [module for module in MODULES if not is_training(module) and layer(module) != "extensions"]
     imported = {module: imports(module, module == "runtime.process") for module in others}  # but for tasks of srun
     assert not_empty({module: foreign(names) & {"pytorch_lightning"} for module, names in imported.items()}) == {}
-    assert (
-        not_empty(
-            {module: set(filter(is_training, own(names))) for module, names in imported.items() if module != "caption"}
-        )
-        == {}
-    )
+    trains = {module: set(filter(is_training, own(names))) for module, names in imported.items() if module != "caption"}
+    assert not_empty(trains) == {}
     plain = {module: imports(module, when_imported=True) for module in others if module not in TORCHMETRICS}
     assert not_empty({module: foreign(names) & {"torchmetrics"} for module, names in plain.items()}) == {}
 
@@ -165,19 +155,6 @@ def test_what_only_captions_and_scores_does_not_wait_for_lightning():
 def test_nothing_below_the_configuration_knows_hydra():
     below = [module for module in MODULES if row(module) < LAYERS.index({"config"})]
     assert not_empty({module: foreign(imports(module)) & {"hydra", "omegaconf"} for module in below}) == {}
-
-
-def test_importing_an_entry_point_imports_nothing_that_takes_seconds():
-    def libraries(module: str) -> set[str]:
-        reached, todo = set(), {module}
-        while todo:
-            current = todo.pop()
-            reached.add(current)
-            todo |= own(imports(current, when_imported=True)) - reached
-        return {library for other in reached for library in foreign(imports(other, when_imported=True))}
-
-    slow = {"torch", "torchvision", "timm", "pytorch_lightning", "torchmetrics", "matplotlib", "wandb", "scipy"}
-    assert not_empty({module: libraries(module) & slow for module in COMMANDS}) == {}
 
 
 PUBLIC = {"_fields", "_asdict", "_replace", "_convert_", "_partial_", "_target_"}

@@ -5,7 +5,6 @@ import hashlib
 import json
 import math
 import re
-import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -46,16 +45,11 @@ importlib.metadata.files = find_none
 """Executed before a command, it takes the network and the encoder's published weights away."""
 
 
-def store_of(prepared: Any) -> Path:
-    """The folder with the grids; other tests may have stored others in the same cache."""
-    found = re.search(r"^features: .* to (.+)$", prepared.out + prepared.err, re.MULTILINE)
-    assert found
-    return Path(found[1])
-
-
 def test_prepare_reports_the_data_and_stores_every_grid(prepared: Any):
     assert [line for line in prepared.out.splitlines() if "train" in line and "40" in line and "200" in line]
-    grids = np.concatenate([np.load(shard) for shard in sorted(store_of(prepared).rglob("*.npy"))])
+    # other tests may have stored others in the same cache
+    [store] = re.findall(r"^features: .* to (.+)$", prepared.out + prepared.err, re.MULTILINE)
+    grids = np.concatenate([np.load(shard) for shard in sorted(Path(store).rglob("*.npy"))])
     assert (grids.shape, grids.dtype) == ((60, 1, 16 * 16, 40), np.float16)
 
 
@@ -140,18 +134,6 @@ def test_evaluation_needs_neither_network_nor_the_encoders_wheel(run: Run, check
     assert json.loads((folder / "with.json").read_text()) == json.loads((folder / "without.json").read_text())
 
 
-@pytest.mark.slow
-def test_a_model_in_ensemble_with_itself_scores_as_alone(run: Run, checkpoint: Path, folder: Path):
-    assert_done(run("evaluate", WORDS_ONLY, f"checkpoint={checkpoint}", "output=alone.json"))
-    alone = json.loads((folder / "alone.json").read_text())
-    assert_done(run("evaluate", WORDS_ONLY, f"checkpoint=[{checkpoint},{checkpoint}]"))
-    together = json.loads(checkpoint.with_name("results-test-ensemble.json").read_text())
-    assert together["captions"] == alone["captions"]
-    assert together["bleu4"] == alone["bleu4"]
-    assert together["checkpoint_sha256"] == [alone["checkpoint_sha256"]] * 2
-    assert "pointing_game" in alone.keys() - together.keys()
-
-
 def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
     run: Run, altered: Callable[..., Path], tmp_path: Path
 ):
@@ -178,50 +160,22 @@ def test_a_checkpoint_is_scored_on_boxes_that_its_training_did_not_have(
 
 
 @pytest.mark.slow
-def test_pooled_grids_in_int8_with_several_views_are_trained_on_scored_and_captioned_with(run: Run, folder: Path):
-    settings = ["encoder.pool=2", "features.dtype=int8", "features.views=2", "cache=other", "dataset.train=4"]
-    settings += ["dataset.val=2", "dataset.test=2", *TINY[3:], "hydra.run.dir=runs/other"]
-    output = assert_done(run("train", *settings)).err
-    assert "features: 8 images, " in output
-    assert list((folder / "other/features").glob("*/tf_efficientnet_lite0-8-128-*-pool2-int8-2views/store.json"))
-    checkpoint = "checkpoint=runs/other/best.ckpt"
-    assert_done(run("evaluate", checkpoint, WORDS_ONLY, "split=train"))
-    shutil.copy(next(folder.rglob("other/**/*.png")), folder / "photograph.png")
-    assert_done(run("caption", checkpoint, "images=photograph.png", "output=pooled"))
-    assert "photograph.png" in (folder / "pooled/captions.csv").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [["attention=hard", "attention.num_samples=2", "trainer.precision=bf16-mixed"], []],
-    ids=["hard in bfloat16", "soft"],
-)
 def test_a_trainable_encoder_is_trained_from_pixels_and_travels_in_the_checkpoint(
-    run: Run, checkpoint: Path, folder: Path, settings: list[str]
+    run: Run, checkpoint: Path, folder: Path
 ):
-    trained = f"runs/pixels-{len(settings)}"
-    line = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "cache=pixels", "dataset.train=4"]
-    line += ["augment.flip=0.5", "augment.crop=0.5", "encoder.gradient_checkpointing=true", *settings]
-    line += ["dataset.val=2", "dataset.test=2", *TINY[3:], f"hydra.run.dir={trained}"]
-    assert_done(run("train", *line))
+    line = ["encoder.trainable=true", "encoder.learning_rate=1e-3", "encoder.gradient_checkpointing=true"]
+    line += ["augment.flip=0.5", "augment.crop=0.5", "attention=hard", "attention.num_samples=2"]
+    line += ["trainer.precision=bf16-mixed", "dataset.train=4", "dataset.val=2", "dataset.test=2", *TINY[3:]]
+    assert_done(run("train", *line, "cache=pixels", "hydra.run.dir=runs/pixels"))
     assert not (folder / "pixels/features").exists()
-    assert_done(run("evaluate", f"checkpoint={trained}/best.ckpt", WORDS_ONLY, first=ALONE))
-    tuned = torch.load(folder / trained / "best.ckpt", weights_only=True)["state_dict"]
+    assert_done(run("evaluate", "checkpoint=runs/pixels/best.ckpt", WORDS_ONLY, first=ALONE))
+    tuned = torch.load(folder / "runs/pixels/best.ckpt", weights_only=True)["state_dict"]
     frozen = torch.load(checkpoint, weights_only=True)["state_dict"]
     assert not torch.equal(tuned["encoder.network.conv_stem.weight"], frozen["encoder.network.conv_stem.weight"])
     assert torch.equal(tuned["encoder.network.bn1.running_mean"], frozen["encoder.network.bn1.running_mean"])
 
 
-@pytest.mark.parametrize(
-    ("metrics", "scores", "expected"),
-    [
-        (["bleu", "cider"], {"bleu1": 60.0, "bleu4": 20.0, "cider": 55.0}, 20.0),
-        (["cider"], {"cider": 55.0, "distinct_captions": 7.0}, 55.0),
-        (["meteor"], {"distinct_captions": 7.0}, math.nan),
-    ],
-)
-def test_a_sweep_of_evaluations_shows_a_metric_that_was_asked_for(
-    metrics: list[str], scores: dict[str, float], expected: float
-):
-    assert main_score(metrics, scores) == pytest.approx(expected, nan_ok=True)
+def test_a_sweep_of_evaluations_shows_a_metric_that_was_asked_for():
+    assert main_score(["bleu", "cider"], {"bleu1": 60.0, "bleu4": 20.0, "cider": 55.0}) == 20.0
+    assert main_score(["cider"], {"cider": 55.0, "distinct_captions": 7.0}) == 55.0
+    assert math.isnan(main_score(["meteor"], {"distinct_captions": 7.0}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from disks import fill, small_disk
-from runs import ORDINARY, STEPWISE, Start, assert_done, assert_error, assert_same_end
+from runs import STEPWISE, Start, assert_done, assert_error, assert_same_end
 
 from showattendtell.loading.checkpoints import find_damage
 from showattendtell.runtime.files import BEST, LAST, METRICS
@@ -71,41 +71,11 @@ def test_a_process_that_reads_and_is_gone_ends_the_run(
     assert_same_end(uninterrupted, folder / name)
 
 
-def test_a_user_who_may_not_write_in_the_place_of_a_run_is_told_so(train: Train, prepared: Any, tmp_path: Path):
-    place = tmp_path / "locked"
-    place.mkdir()
-    place.chmod(0o500)
-    done = train(*STEPWISE, f"hydra.run.dir={place}/run", first=ORDINARY)
-    assert_error(done, str(place), "Permission denied")
-    assert list(place.iterdir()) == []
-
-
 @pytest.fixture
 def shard(folder: Path, tmp_path: Path, prepared: Any) -> Path:
     """Of the data set's stored grids, in a copy of the cache; other tests may have stored others, with longer names."""
     shutil.copytree(folder / "cache", tmp_path / "cache")
     return min((tmp_path / "cache/features").glob("shapes-*/*/00000.npy"), key=lambda file: len(file.parent.name))
-
-
-@pytest.fixture
-def begun(killed: Path, tmp_path: Path) -> Path:
-    """A copy of the run that was killed."""
-    return shutil.copytree(killed, tmp_path / "begun")
-
-
-@pytest.mark.slow
-def test_grids_that_vanish_between_two_runs_are_reported(train: Train, begun: Path, shard: Path, uninterrupted: Path):
-    """Without their folder they are extracted again, as the message says."""
-    before = content(begun)
-    shard.unlink()
-    resume = [f"resume={begun}", f"cache={shard.parents[3]}"]
-    assert_error(
-        train(*resume), f"{shard.parent} is damaged (00000.npy has", "delete the folder; prepare and train recreate it"
-    )
-    assert content(begun) == before
-    shutil.rmtree(shard.parent)
-    assert_done(train(*resume))
-    assert_same_end(uninterrupted, begun)
 
 
 @pytest.mark.slow

@@ -170,15 +170,11 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.slow
 def test_a_training_of_slurm_continues_when_its_job_is_sent_again(tmp_path: Path):
     commands = slurm.install(tmp_path / "slurm")
-    long = [
-        "trainer.max_epochs=40",
-        "callbacks.early_stopping.patience=99",
-        "checkpoint_interval_minutes=0",
-        "hydra.sweep.dir=sweep",
-    ]
+    long = ["trainer.max_epochs=40", "callbacks.early_stopping.patience=99", "checkpoint_interval_minutes=0"]
     run, path = tmp_path / "sweep/0", f"{commands}:{os.environ['PATH']}"
     with ThreadPoolExecutor(1) as pool:
-        training = pool.submit(train, tmp_path, "-m", "hydra/launcher=submitit_slurm", *long, "seed=1,2", PATH=path)
+        line = ["-m", "hydra/launcher=submitit_slurm", "hydra.sweep.dir=sweep", *long, "seed=1,2"]
+        training = pool.submit(train, tmp_path, *line, PATH=path)
         wait_until(lambda: (run / "last.ckpt").exists() or training.done())
         os.kill(int((commands / "process-0").read_text()), signal.SIGUSR1)
         training.result()

@@ -19,22 +19,17 @@ from showattendtell.loading.checkpoints import METADATA_KEY
 
 pytestmark = pytest.mark.slow
 
-INSTALLERS = {"pip": ["-m", "pip", "install"], "uv": ["-m", "uv", "pip", "install", "--python", sys.executable]}
-
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder into which the package is installed."""
     source, target = tmp_path_factory.mktemp("source") / "mylab", tmp_path_factory.mktemp("site")
-    if not (find_spec("setuptools") and any(map(find_spec, INSTALLERS))):
-        pytest.skip("needs setuptools, and pip or uv")
-    install = next(command for name, command in INSTALLERS.items() if find_spec(name))
+    if not (find_spec("setuptools") and find_spec("uv")):
+        pytest.skip("needs setuptools and uv")
     shutil.copytree(ROOT / "docs/example_package", source)
-    subprocess.run(
-        [sys.executable, *install, "--no-deps", "--no-build-isolation", "--target", str(target), str(source)],
-        check=True,
-        capture_output=True,
-    )
+    install = [sys.executable, "-m", "uv", "pip", "install", "--python", sys.executable, "--no-deps"]
+    place = ["--no-build-isolation", "--target", str(target), str(source)]
+    subprocess.run([*install, *place], check=True, capture_output=True)
     return target
 
 
@@ -100,17 +95,3 @@ def test_metadata_in_the_working_directory_is_not_trusted(
     first = f"sys.path.insert(0, {str(tmp_path / 'here')!r})"
     done = run_forked("evaluate", f"checkpoint={trained_own}", folder=tmp_path / "here", first=first)
     assert_error(done, "asks to run mylab.", "give SHOWATTENDTELL_TRUST=mylab")
-
-
-@pytest.mark.parametrize(
-    ("metric", "words"),
-    [
-        ("mylab.metric.Length", ["the metric mylab.metric.Length cannot be imported", "has no attribute 'Length'"]),
-        ("mylab.encoder.UnitEncoder", ["is not a metric", "showattendtell.metrics.CaptionScore"]),
-        ("bluu", ["metrics=[bluu] should be", "or an import path such as mypackage.Brevity"]),
-    ],
-)
-def test_a_metric_that_is_none_is_reported(run_with_it: Run, folder: Path, metric: str, words: list[str]):
-    (folder / "said.json").write_text(json.dumps({"captions": {"a.png": "a dog"}, "references": {"a.png": ["a dog"]}}))
-    done = run_with_it("score", "hypotheses=said.json", f"metrics=[{metric}]", f"output={folder / 'none.json'}")
-    assert_error(done, *words)

@@ -18,14 +18,13 @@ from showattendtell.config.command_line import parse
 from showattendtell.config.compose import compose
 
 TABLES = sorted(file.stem for file in ROOT.glob("recipes/*.mk") if file.stem != "rules")
-COMMAND = "showattendtell"
 
 
 def planned(table: str, *variables: str) -> list[list[str]]:
     """The commands that make would run, in their order."""
     line = ["make", "-n", "-f", f"recipes/{table}.mk", *variables]
     plan = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return [shlex.split(text)[1:] for text in plan.splitlines() if text.startswith(f"{COMMAND} ")]
+    return [shlex.split(text)[1:] for text in plan.splitlines() if text.startswith("showattendtell ")]
 
 
 def settings(arguments: list[str]) -> dict[str, str]:

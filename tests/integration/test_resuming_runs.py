@@ -2,7 +2,6 @@
 
 import os
 import random
-import shlex
 import signal
 import time
 from pathlib import Path
@@ -39,25 +38,6 @@ def test_the_same_command_continues_after_a_kill_and_ends_as_if_there_had_been_n
     assert f"{run.relative_to(folder)} is finished" in again.out
     assert "evaluate checkpoint=" in again.out
     assert runs_of(folder) == [*known, run]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_run_prints_the_command_with_which_it_continues(
-    start: Start, run: Run, uninterrupted: Path, folder: Path, number: signal.Signals
-):
-    name = f"runs/stopped, {number.name}"
-    rare = [*STEPWISE, "checkpoint_interval_minutes=60", f"hydra.run.dir='{name}'"]
-    running = start("train", *rare)
-    while running.process.is_alive() and "epoch   1" not in running.out.read_text():
-        time.sleep(0.01)
-    stopped = kill(running, number)
-    assert stopped.status == (130 if number == signal.SIGINT else 143)
-    assert "Traceback" not in stopped.err
-    command = shlex.split(stopped.err.splitlines()[-1])
-    assert command == ["showattendtell", "train", f'resume="{name}"']
-    assert_done(run("train", *command[2:]))
-    assert_same_end(uninterrupted, folder / name)
 
 
 @pytest.mark.slow
