@@ -87,6 +87,7 @@ WRONG = [
             "attention=None": "there is no attention=null; did you mean 'none'",
             "experiment=None": "there is no experiment=null; available: coco",
             "dataset.root=None": "dataset.root=null should be a valid string",
+            "distillation=runs/train.json": "distillation.NAME=value",
         },
     ),
     (

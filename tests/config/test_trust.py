@@ -116,16 +116,13 @@ def test_what_chooses_several_parts_is_not_typed_again(tmp_path: Path, restored:
         restored(write_checkpoint(tmp_path, stored()), "experiment=flickr8k")
 
 
-HOMEMADE = "def rate(warmup: float, late: float = 0.5) -> None: ...\n"
-
-
 def test_a_function_of_your_own_is_typed_again_or_trusted(
     tmp_path: Path,
     write_module: Callable[[str, str], Path],
     restored: Callable[..., dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    write_module("homemade", HOMEMADE)
+    write_module("homemade", "def rate(warmup: float, late: float = 0.5) -> None: ...\n")
     own = {"_target_": "homemade.rate", "late": 0.25}
     folder = write_checkpoint(tmp_path / "run", stored(schedule=own))
     with pytest.raises(UserError, match=r"last\.ckpt asks to run homemade\.rate"):

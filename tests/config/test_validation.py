@@ -85,22 +85,6 @@ def test_a_value_that_the_signature_takes_has_no_fault(setting: str, value: Any)
     assert faults_of(setting, value) == []
 
 
-def test_all_faults_of_all_nodes_are_reported_at_once():
-    config = {
-        "checkpoint": "???",
-        "decoder": {"_target_": TARGETS["decoder"], "dropout": 2.0, "hidden_dim": -1, "wdth": 3},
-        "loss": {"_target_": TARGETS["loss"], "doubly_stochastic_weight": "???"},
-        "nested": {"decoding": {"_target_": TARGETS["decoding"], "beam_size": 0}},
-        "schedule": {"_target_": "showattendtell.training.optimizers.Linear"},
-    }
-    output = "\n".join(validate(OmegaConf.create(config)))
-    assert len(output.splitlines()) == 7
-    for setting in ("checkpoint", "decoder.dropout=2.0", "decoder.hidden_dim=-1", "decoder.wdth", "Linear"):
-        assert setting in output
-    for setting in ("loss.doubly_stochastic_weight is not set", "nested.decoding.beam_size=0"):
-        assert setting in output
-
-
 @pytest.mark.parametrize("value", ["${nowhere}", "${oc.env:SHOWATTENDTELL_NOT_SET_ANYWHERE}"])
 def test_an_interpolation_that_leads_nowhere_is_reported(value: str):
     output = " ".join(faults_of("decoder.dropout", value))

@@ -2,16 +2,11 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from documentation import ROOT
 
 NOTEBOOK = ROOT / "docs/tutorial.ipynb"
-
-
-def outputs(notebook: Any) -> list[Any]:
-    return [output for cell in notebook["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]]
 
 
 @pytest.mark.slow
@@ -23,7 +18,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path):
         if cell.cell_type == "code":
             cell.outputs = []
     nbclient.NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    shown = outputs(notebook)
+    shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     assert sum("image/png" in output.get("data", {}) for output in shown) == 5
     printed = "".join(output.get("text", "") for output in shown)
     soft, hard = map(float, re.search(r"bleu4 +([\d.]+) +([\d.]+)", printed).groups())
