@@ -11,7 +11,7 @@ from chromium import started_browser
 from showattendtell.visualization.pages import Page, render
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     with started_browser() as browser:
         yield browser

@@ -1,12 +1,10 @@
 """Pages without faults that axe finds, in light and dark colors, on wide and narrow screens."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe import assert_accessible
-from chromium import sharing_contexts, started_browser
 from sample_pages import one_model, two_models
 from slow_cases import slow_after
 
@@ -24,14 +22,8 @@ def table() -> str:
 PAGES = {"one model": lambda: render(one_model()), "two models": lambda: render(two_models()), "table": table}
 
 
-@pytest.fixture(scope="module")
-def open_tab() -> Iterator[Callable[..., Any]]:
-    with started_browser() as browser:
-        yield sharing_contexts(browser)
-
-
 @pytest.mark.parametrize("width", slow_after(1, [390, 1280]))
 @pytest.mark.parametrize("scheme", slow_after(1, ["dark", "light"]))
 @pytest.mark.parametrize("page", PAGES)
-def test_axe_finds_no_fault(open_tab: Callable[..., Any], page: str, scheme: str, width: int, tmp_path: Path):
-    assert_accessible(open_tab, PAGES[page](), tmp_path, scheme, width)
+def test_axe_finds_no_fault(browser: Any, page: str, scheme: str, width: int, tmp_path: Path):
+    assert_accessible(browser.new_page, PAGES[page](), tmp_path, scheme, width)

@@ -1,5 +1,6 @@
-"""Curves of runs, and heatmaps on the photograph, as a figure and as an animation."""
+"""Curves of runs, and heatmaps on the photograph, as a figure and as an animation, in fonts of many scripts."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +8,18 @@ import matplotlib
 import numpy as np
 import pytest
 from browser_pages import captioned
+from matplotlib import font_manager
 from PIL import Image, ImageSequence
 from sample_pages import PEAKS, gated, output
 from slow_cases import slow_after
 
 from showattendtell.images.reading import Preprocessing
-from showattendtell.types import Box
+from showattendtell.visualization import figures
 from showattendtell.visualization.figures import (
+    FALLBACKS,
     WHOLE,
     WORD,
+    encode,
     map_onto_photograph,
     read_metrics,
 )
@@ -37,30 +41,6 @@ def test_the_map_peaks_on_the_region_of_the_photograph_that_the_encoder_saw(row:
     side = (seen.right - seen.left) / 4
     assert column * side <= x + 0.5 - seen.left <= (column + 1) * side
     assert row * side <= y + 0.5 - seen.top <= (row + 1) * side
-
-
-def test_what_the_encoder_did_not_see_is_dark():
-    seen = Box(50, 0, 250, 200)
-    light = map_onto_photograph(np.ones((4, 4)), seen, WIDTH, HEIGHT)
-    assert light.shape == (HEIGHT, WIDTH)
-    assert not light[:, :50].any()
-    assert not light[:, 250:].any()
-    np.testing.assert_allclose(light[:, 50:250], 1, atol=1e-5)
-
-
-def test_the_picture_has_the_photograph_and_a_panel_a_word(tmp_path: Path):
-    photograph = Image.new("RGB", (WIDTH, HEIGHT), (200, 40, 40))
-    words = ["a", "red", "wall", "and", "nothing", "else"]
-    maps = np.stack([one_region(step % 4, 0) for step in range(7)])
-    caption = output(words, maps, np.linspace(0, 1, 7))
-    captioned(caption, Box(1 / 6, 0, 5 / 6, 1), photograph).save(tmp_path / "wall.png")
-    with Image.open(tmp_path / "wall.png") as picture:
-        pixels = np.asarray(picture.convert("RGB")).astype(int)
-    height, width = pixels.shape[0] // 2, pixels.shape[1] // 4
-    red = pixels[..., 0] > 2 * pixels[..., 1]
-    cells = red[: 2 * height, : 4 * width].reshape(2, height, 4, width).mean(axis=(1, 3)).ravel()
-    assert all(cells[: len(words) + 1] > 0.1)
-    assert not red[-height // 2 :, -width:].any()
 
 
 GREY = Image.new("RGB", (300, 200), (200, 200, 200))
@@ -133,12 +113,6 @@ def test_the_whole_caption_is_below_the_photograph(words: list[str], tmp_path: P
     assert amounts == pytest.approx([amounts[0]] * 2, rel=0.02)
 
 
-def test_settings_of_plots_do_not_change_an_animation(tmp_path: Path):
-    plain = [np.asarray(frame) for frame in animate(tmp_path / "a.webp")]
-    with matplotlib.rc_context({"savefig.dpi": 200, "savefig.bbox": "tight", "image.origin": "lower"}):
-        np.testing.assert_array_equal([np.asarray(frame) for frame in animate(tmp_path / "b.webp")], plain)
-
-
 def test_a_caption_without_words_is_the_photograph_alone(tmp_path: Path):
     captioned(output([], np.zeros((1, 3, 3)), np.ones(1)), picture=GREY).save(tmp_path / "a.webp")
     with Image.open(tmp_path / "a.webp") as picture:
@@ -160,3 +134,43 @@ def test_rows_of_one_epoch_are_put_together(tmp_path: Path):
         "val/bleu4": {1: 12.5, 2: 14.0},
         "val/loss_per_word": {1: 3.5, 2: 3.25},
     }
+
+
+CHINESE = "一只黑色的狗在草地上奔跑"
+UNKNOWN = "\U00017000"
+"""A Tangut sign, which ordinary systems have no font for."""
+
+
+@pytest.fixture(autouse=True)
+def no_note_yet() -> None:
+    figures._note_missing_letters.cache_clear()
+
+
+def draw(words: str) -> np.ndarray:
+    maps = np.full((len(words), 3, 3), 1 / 9)
+    caption = output([*words], maps, np.full(len(words), 0.5))
+    figure = captioned(caption, picture=Image.new("RGB", (60, 40), "white")).plot()
+    return np.asarray(Image.open(io.BytesIO(encode(figure))))
+
+
+def test_a_caption_in_chinese_is_drawn_with_a_font_that_has_its_letters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    installed = font_manager.FontManager().ttflist  # the stored list may be older than a font
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", installed)
+    if not {*FALLBACKS} & {*font_manager.get_font_names()}:
+        pytest.skip("needs a Chinese font, as from `make setup-tests`")
+    assert (draw(CHINESE) != draw(CHINESE[::-1])).any()
+    assert capsys.readouterr().err == ""
+
+
+def test_letters_without_a_font_are_noted_once(capsys: pytest.CaptureFixture[str]):
+    for _ in range(2):
+        draw(f"a{UNKNOWN}")
+    assert capsys.readouterr().err.count("note: ") == 1
+
+
+def test_families_of_the_user_come_first():
+    with matplotlib.rc_context({"font.family": ["DejaVu Serif"]}):
+        serif = draw("a")
+    assert (serif != draw("a")).any()
