@@ -1,5 +1,6 @@
 import json
 import unicodedata
+from pathlib import Path
 
 import pytest
 import tokenizers
@@ -7,6 +8,7 @@ from repository import SHARED
 
 from showattendtell.errors import UserError
 from showattendtell.metrics.tokenizers import PTBTokenizer
+from showattendtell.readers.flickr import read_flickr8k
 from showattendtell.text.tokenizers import (
     CharacterTokenizer,
     PlainTokenizer,
@@ -17,7 +19,8 @@ from showattendtell.text.tokenizers import (
     describe_unspaced,
     tokenize,
 )
-from showattendtell.text.vocabulary import EOS, SPECIAL, UNK, Vocabulary
+from showattendtell.text.vocabulary import EOS, SPECIAL, UNK, Vocabulary, tokenized, train_tokenizer
+from showattendtell.types import Box, Caption, Dataset, Example, Phrase, fingerprint
 
 
 @pytest.mark.parametrize(
@@ -100,22 +103,6 @@ def test_the_parts_of_a_sentence_join_to_it(tokenizer: Tokenizer, sentence: str)
     tokens = tokenizer.tokenize(sentence)
     assert len(tokenizer.parts(tokens)) == len(tokens)
     assert "".join(tokenizer.parts(tokens)) == tokenizer.detokenize(tokens)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"model": {"type": "WordPiece"}},
-        {"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": 7}, "merges": []}},
-        {"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": 2**70}, "merges": []}},
-        {"model": {"type": "BPE", "vocab": {"a": 0, "<unk>": 1}, "merges": []}},
-        {"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": 1}, "merges": [["a", "b"]]}},
-        {"model": {"type": "BPE", "vocab": {"<unk>": 0, "a": 1}, "merges": [["a"]]}},
-    ],
-)
-def test_an_altered_state_is_reported(change: dict[str, object]):
-    with pytest.raises(UserError):
-        SubwordTokenizer().load_state({**subword(MERGES, 30).state(), **change})
 
 
 def test_what_else_a_state_holds_is_ignored():
@@ -201,3 +188,55 @@ def test_captions_without_spaces_are_noticed_by_tokenizers_that_need_them(script
         assert describe_unspaced(sentences, tokenizer) == (note if expected else [])
     for tokenizer in (WordTokenizer(), CharacterTokenizer, SubwordTokenizer()):
         assert describe_unspaced(sentences, tokenizer) == []
+
+
+SENTENCES = {"a.jpg": "一只狗在跑。", "b.jpg": "左边有一个女孩。", "c.jpg": "一个男人。", "d.jpg": "一只猫。"}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    """Flickr8k with four photographs and Chinese captions, in the layout of Flickr8k-CN, that are in another folder."""
+    root, others = tmp_path / "flickr8k", tmp_path / "others"
+    (root / "images").mkdir(parents=True)
+    others.mkdir()
+    for name in SENTENCES:
+        (root / "images" / name).touch()
+    for split, names in {"train": "a.jpg\nb.jpg", "dev": "c.jpg", "test": "d.jpg"}.items():
+        (root / f"Flickr_8k.{split}Images.txt").write_text(names)
+    chinese = "".join(f"{Path(name).stem}#zhc#0 {said}\n" for name, said in SENTENCES.items())
+    (others / "flickr8kzhc.caption.txt").write_text(chinese, encoding="utf-8")
+    return read_flickr8k(str(root), str(others / "flickr8kzhc.caption.txt"))
+
+
+def test_another_tokenizer_changes_the_words_and_not_the_fingerprint(dataset: Dataset):
+    assert {split: [example.image for example in part] for split, part in dataset.splits.items()} == {
+        "train": ["a.jpg", "b.jpg"],
+        "val": ["c.jpg"],
+        "test": ["d.jpg"],
+    }
+    split = tokenized(dataset, WordTokenizer())
+    assert split.split("test")[0].captions[0].words == ("一", "只", "猫")
+    assert fingerprint(split.examples()) == fingerprint(dataset.examples())
+    assert tokenized(dataset, PlainTokenizer()) is dataset
+
+
+ODD = 'A merry-go-round -- "adults" in T-shirts'
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [WordTokenizer(), CharacterTokenizer(), WhitespaceTokenizer(), subword([ODD], 40)], ids=type
+)
+def test_phrases_behind_a_word_of_several_tokens_keep_their_nouns(tokenizer: Tokenizer):
+    nouns = [Phrase(noun, (Box(0, 0, 1, 1),)) for noun in (1, 2, 4)]
+    caption = Caption(("a", "merrygoround", "adults", "in", "tshirts"), tuple(nouns), ODD)
+    [example] = tokenized(Dataset("", {"train": (Example("", "", (caption,)),)}), tokenizer).split("train")
+    [changed] = example.captions
+    for phrase, word in zip(changed.phrases, ("merry", "adults", "t"), strict=True):
+        rest = tokenizer.detokenize(changed.words[phrase.noun :])
+        assert rest.lower().lstrip('"').startswith(word)
+
+
+def test_captions_that_were_not_written_down_are_their_words():
+    dataset = Dataset("dogs", {"train": (Example("a.jpg", "a.jpg", (Caption(("a", "dog")),) * 9),)})
+    tokenizer = SubwordTokenizer()
+    assert train_tokenizer(tokenizer, dataset, 20)[0] == tokenizer.tokenize("a dog") != ()
