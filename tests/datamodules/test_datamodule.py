@@ -1,16 +1,29 @@
 import multiprocessing
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import pytorch_lightning as lightning
 import torch
 from PIL import Image
-from three_images import CAPTIONS, examples_of, numbered, vocabulary
+from pytorch_lightning.callbacks import Callback
+from three_images import (
+    CAPTIONS,
+    Learner,
+    caption_data,
+    examples_of,
+    numbered,
+    trained_by_lightning,
+    trainer_of,
+    vocabulary,
+)
 
-from showattendtell.datamodules.datamodule import CaptionDataModule
-from showattendtell.datamodules.datasets import CaptionDataset, GridSource, ImageDataset, PixelSource, default_workers
+from showattendtell.datamodules.datamodule import BUCKETINGS, BucketingName, CaptionDataModule
+from showattendtell.datamodules.datasets import CaptionDataset, GridSource, PixelSource, default_workers
+from showattendtell.datamodules.samplers import WholeBatchSampler
 from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, open_features
 from showattendtell.images.augmentation import Augmentation
@@ -30,14 +43,6 @@ def test_captions_of_one_image_share_its_row():
     padded = captions[[1, 2]].tokens
     assert padded.tolist() == [words.encode(["one", "dog", "runs"]), [*words.encode(["two", "cats"]), PAD]]
     assert padded.dtype == batch.image_index.dtype == torch.long
-
-
-def test_images_come_in_order_with_all_that_was_said_of_them():
-    scenes = ImageDataset(examples_of(), numbered, batch_size=2)
-    assert len(scenes) == 2
-    assert [scene.names for scene in scenes] == [["0.png", "1.png"], ["2.png"]]
-    assert torch.cat([scene.images for scene in scenes]).flatten().tolist() == [0, 1, 2]
-    assert [references for scene in scenes for references in scene.references] == [list(said) for said in CAPTIONS]
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +70,16 @@ def test_a_seed_selects_one_view_of_an_image_and_no_mirrored_one_if_captions_nam
     rows = store.rows([example.image for example in examples])
     views = [store.read(rows, torch.full((3,), view)) for view in (0, 1)]
     drawn = GridSource(store, examples, encoder.preprocessing, seed=1)
-    seen = {
-        (positions[0], view)
-        for positions in ([0, 1, 2], [0, 1], [0, 2], [1, 2], [0], [1], [2])
-        for draw in ((epoch, batch) for epoch in range(4) for batch in range(2))
-        for position, grid in zip(positions, drawn(positions, draw), strict=True)
-        for view in (0, 1)
-        if position == positions[0] and torch.equal(grid, views[view][position])
-    }
+    seen = set()
+    for draw in product(range(4), range(2)):
+        for position, grid, frame in zip([2, 0, 1], drawn([2, 0, 1], draw), drawn.frames([2, 0, 1], draw), strict=True):
+            [view] = [view for view in (0, 1) if torch.equal(grid, views[view][position])]
+            assert frame == (encoder.preprocessing.frame(examples[position].path).seen, view == 1)
+            seen.add((position, view))
     assert seen == {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)}
-    assert torch.equal(GridSource(store, examples, encoder.preprocessing)([0, 1, 2]), views[0])
+    plain = GridSource(store, examples, encoder.preprocessing)
+    assert torch.equal(plain([0, 1, 2]), views[0])
+    assert plain.frames([1]) == [(encoder.preprocessing.frame(examples[1].path).seen, False)]
     with pytest.raises(IndexError, match="has 2 views of each image, and no view 2"):
         store.read(rows, torch.full((3,), 2))
     pixels = PixelSource(encoder.preprocessing, examples)([2, 0]).flip(-1)
@@ -82,17 +87,15 @@ def test_a_seed_selects_one_view_of_an_image_and_no_mirrored_one_if_captions_nam
         torch.testing.assert_close(encoder(pixels), views[1][[2, 0]].float(), rtol=2e-3, atol=2e-3)
 
 
+def pixel_data(examples: list[Example], encoder: Encoder, num_workers: int) -> CaptionDataModule:
+    dataset = Dataset("three", {"train": tuple(examples), "val": tuple(examples)})
+    augmentation = Augmentation(seed=1, flip=0.5, crop=0.5, color=0.2)
+    source = partial(PixelSource, encoder.preprocessing, augmentation=augmentation)
+    return CaptionDataModule(dataset, vocabulary(), source, batch_size=1, seed=0, num_workers=num_workers)
+
+
 def test_a_broken_image_met_by_a_worker_is_reported_in_one_line(photographs: list[Example], encoder: Encoder):
-    missing = [example._replace(path="nowhere.png") for example in photographs]
-    dataset = Dataset("three", {"train": tuple(missing), "val": tuple(missing)})
-    data = CaptionDataModule(
-        dataset,
-        vocabulary(),
-        lambda examples: PixelSource(encoder.preprocessing, examples),
-        batch_size=2,
-        seed=0,
-        num_workers=1,
-    )
+    data = pixel_data([example._replace(path="nowhere.png") for example in photographs], encoder, num_workers=1)
     with pytest.raises(UserError, match=r"^image nowhere.png does not exist$"):
         next(iter(data.train_dataloader()))
     for worker in multiprocessing.active_children():
@@ -113,20 +116,83 @@ def test_photographs_for_a_gpu_are_decoded_by_a_process_for_each_core_but_one(
 
 
 def test_workers_read_the_same_batches_in_the_same_order(photographs: list[Example], encoder: Encoder):
-    dataset = Dataset("three", {"train": tuple(photographs), "val": tuple(photographs)})
-    augmentation = Augmentation(seed=1, flip=0.5, crop=0.5, color=0.2)
     read = []
     for workers in (0, 2):
-        data = CaptionDataModule(
-            dataset,
-            vocabulary(),
-            partial(PixelSource, encoder.preprocessing, augmentation=augmentation),
-            batch_size=1,
-            seed=0,
-            num_workers=workers,
-        )
+        data = pixel_data(photographs, encoder, workers)
         captions, images = data.val_dataloader()
         batches = [part.content for part in data.train_dataloader()] + list(captions)
         read.append([part for batch in batches for part in batch[:4]] + [batch.images for batch in images])
     assert len(read[0]) == 4 * 12 + 1
     torch.testing.assert_close(*read, rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_lightning_deals_every_caption_once_an_epoch_in_another_order_and_validates(tmp_path: Path, num_workers: int):
+    """On captions, and on images."""
+    recorder = trained_by_lightning(tmp_path, epochs=2, num_workers=num_workers)
+    words = vocabulary()
+    every = sorted(tuple(words.encode(said)) for captions in CAPTIONS for said in captions)
+    for epoch in recorder.trained.values():
+        assert sorted(caption for batch in epoch for caption in batch) == every
+    assert len({repr(epoch) for epoch in recorder.trained.values()}) > 1
+    held_out = sorted(tuple(words.encode(said)) for said in (*CAPTIONS[0], *CAPTIONS[1]))
+    assert sorted(recorder.validated[: len(held_out)]) == held_out
+    assert recorder.scenes[:2] == ["0.png", "1.png"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("bucketing", BUCKETINGS)
+def test_the_data_module_trains_on_the_batches_requested(bucketing: BucketingName, together: bool):
+    data = caption_data(examples_of(), bucketing=bucketing, group_by_image=together, batch_size=2)
+    captions = data.train_captions
+    buckets = BUCKETINGS[bucketing](captions.tokens.lengths, captions.image_index, 2, together)
+    expected = [captions[batch] for batch in WholeBatchSampler(buckets, 3)]
+    for part, other in zip(data.train_dataloader(), expected, strict=True):
+        assert part.shard == (1, len(other.tokens))
+        for tensor, same in zip(part.content, other, strict=True):
+            torch.testing.assert_close(tensor, same)
+
+
+class Report(Callback):
+    """Writes down what each of several processes has trained and validated on."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def on_train_end(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
+        content = {"trained": module.trained, "validated": module.validated}
+        torch.save(content, self.folder / f"{trainer.global_rank}.pt")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_processes_share_every_batch_and_have_as_many_of_them(tmp_path: Path):
+    """A batch of one process is four times as large, and some have none of a batch's one to three captions of a length;
+    nobody validates on what another one does."""
+    alone = trained_by_lightning(tmp_path, epochs=2, batch_size=4)
+    trainer = trainer_of(tmp_path, 2, Report(tmp_path), devices=4, strategy="ddp_fork")
+    trainer.fit(Learner(), caption_data(examples_of(), batch_size=1))
+    parts = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(4)]
+    for epoch, batches in alone.trained.items():
+        shares = [part["trained"][epoch] for part in parts]
+        assert [[caption for part in step for caption in part] for step in zip(*shares, strict=True)] == batches
+    validated = [caption for part in parts for caption in part["validated"]]
+    assert sorted(validated) == sorted(alone.validated)
+
+
+def test_grids_that_are_held_are_read_once_and_are_the_same():
+    asked: list[int] = []
+
+    def read(positions: list[int], draw: object = None) -> torch.Tensor:
+        asked.extend(positions)
+        return numbered(positions)
+
+    captions = CaptionDataset(examples_of(), vocabulary(), read)
+    wanted = [[0, 4], [5, 2, 1]]
+    before = [captions[batch] for batch in wanted]
+    captions.cache_on(torch.device("cpu"))
+    asked.clear()
+    for batch, expected in zip(wanted, before, strict=True):
+        for part, same in zip(captions[batch], expected, strict=True):
+            torch.testing.assert_close(part, same)
+    assert not asked
