@@ -23,29 +23,6 @@ def append_rows(folder: Path, formats: Sequence[str], rows: Sequence[CaptionRow]
 ROW = CaptionRow("rome/a, b.jpg", 'a "café"', -1.5, 0.25, False, True, "flickr8k_soft", "0123")
 
 
-def test_rows_are_in_the_files_as_soon_as_they_are_written(tmp_path: Path):
-    write = partial(append_rows, tmp_path / "new", ["csv", "jsonl"])
-    assert not (tmp_path / "new").exists()
-    for number in range(1, 3):
-        write([ROW])
-        lines = (tmp_path / "new/captions.jsonl").read_text(encoding="utf-8").splitlines()
-        assert [json.loads(line) for line in lines] == [ROW._asdict()] * number
-        with (tmp_path / "new/captions.csv").open(encoding="utf-8", newline="") as file:
-            table = list(csv.DictReader(file))
-        assert table == [{name: str(value) for name, value in ROW._asdict().items()}] * number
-    assert len(list((tmp_path / "new").iterdir())) == 2
-    assert "café" in (tmp_path / "new/captions.jsonl").read_text(encoding="utf-8")
-
-
-def test_a_file_name_of_any_bytes_is_written(tmp_path: Path):
-    name = os.fsdecode(b"caf\xe9\n\x1b.jpg")
-    append_rows(tmp_path, ["jsonl", "csv"], [ROW._replace(file=name)])
-    [line] = (tmp_path / "captions.jsonl").read_text(encoding="utf-8").splitlines()
-    assert json.loads(line)["file"] == name
-    with (tmp_path / "captions.csv").open(encoding="utf-8", newline="") as file:
-        assert next(csv.DictReader(file))["file"] == "caf\\udce9\n\x1b.jpg"
-
-
 @pytest.fixture
 def written(tmp_path: Path) -> dict[str, bytes]:
     """The files of three photographs with two rows each, the first of which has a name that is not UTF-8."""

