@@ -16,7 +16,6 @@ from showattendtell.losses.caption import (
     doubly_stochastic_penalty,
     negative_log_correctness,
     negative_log_likelihood,
-    total,
 )
 from showattendtell.losses.reinforce import HardLoss
 from showattendtell.models.attention import AdaptiveAttention, SoftAttention
@@ -149,29 +148,6 @@ def supervised_captioner(attention: str) -> Captioner:
     build = {"adaptive": AdaptiveAttention, "hard": partial(HardAttention, **settings)}.get(name, SoftAttention)
     part = build(3, 8, score=partial(score, width=8) if score is AdditiveScore else partial(score, num_heads=2))
     return Captioner(part, LSTMDecoder(7, 3, embedding_dim=5, hidden_dim=8, dropout=0.0)).double().train()
-
-
-def test_padding_changes_neither_term():
-    torch.manual_seed(0)
-    tokens = torch.tensor([[4, 5, EOS]])
-    parts = torch.randn(1, 3, 7), torch.rand(1, 3, 4), torch.rand(1, 3)
-    trace, padded = (
-        trace_of(*each) for each in (parts, [torch.cat([part, torch.rand_like(part[:, :2])], dim=1) for part in parts])
-    )
-    short = loss_of(trace, tokens, doubly_stochastic_weight=0.5)
-    long = loss_of(padded, torch.cat([tokens, torch.full((1, 2), PAD)], dim=1), doubly_stochastic_weight=0.5)
-    torch.testing.assert_close(long.terms, short.terms)
-
-
-def test_the_total_is_a_mean_over_captions_of_sums_over_words():
-    torch.manual_seed(0)
-    tokens = torch.tensor([[4, EOS], [5, EOS]])
-    trace = trace_of(torch.randn(2, 2, 7), torch.rand(2, 2, 3), torch.rand(2, 2))
-    words = negative_log_likelihood(trace, tokens)
-    penalties = doubly_stochastic_penalty(trace.weights, tokens != PAD)
-    together = loss_of(trace, tokens, doubly_stochastic_weight=0.3)
-    torch.testing.assert_close(total(together.terms), ((words + 0.3 * penalties) / 2).sum())
-    torch.testing.assert_close(together.nll, words.mean())
 
 
 def test_the_released_codes_mean_of_the_penalty_is_over_locations():
