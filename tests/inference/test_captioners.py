@@ -9,9 +9,7 @@ from PIL import Image
 from showattendtell.config.schemas import model_groups
 from showattendtell.errors import UserError
 from showattendtell.inference.captioning import caption_all
-from showattendtell.inference.predictions import evenly_spaced
 from showattendtell.loading.hub import BUNDLED, note_about
-from showattendtell.types import Example
 
 
 @pytest.mark.parametrize(
@@ -31,15 +29,6 @@ def test_models_are_named_by_the_ends_of_their_paths(
 def test_models_need_different_names():
     with pytest.raises(UserError, match=r"names=\[a,a\] must have a different name for each model"):
         model_groups("a.ckpt", ["b.ckpt"], ["a", "a"])
-
-
-@pytest.mark.parametrize(
-    ("number", "chosen"),
-    [(4, [0, 2, 5, 7]), (1, [0]), (10, list(range(10))), (99, list(range(10))), (None, list(range(10)))],
-)
-def test_examples_are_taken_at_equal_distances(number: int | None, chosen: list[int]):
-    examples = [Example(str(place), f"{place}.jpg", ()) for place in range(10)]
-    assert [int(example.image) for example in evenly_spaced(examples, number)] == chosen
 
 
 def test_the_note_of_a_model_is_that_of_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -44,10 +44,3 @@ def test_words_are_counted_whatever_the_tokens_of_the_model():
     tokenizer = CharacterTokenizer()
     captions = {image: [list(tokenizer.tokenize(" ".join(words)))] for image, [words] in CAPTIONS.items()}
     assert figures_of({"test": TEST}, captions, tokenizer) == figures_of({"test": TEST})
-
-
-def test_a_title_has_the_folder_s_name_without_its_checksum():
-    none: Any = None
-    dataset = Dataset("photos-56e9cd", {"test": TEST})
-    run = EvaluationRun([], [], [], [], dataset, "test", none, ["bleu"], "plain", 1)
-    assert run.title() == "photos, 2 images of test"

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -51,12 +50,8 @@ def examples(tmp_path: Path) -> list[Example]:
     return found
 
 
-def module() -> Any:
-    return Reader()
-
-
 def test_every_noun_is_looked_at_where_its_step_does(examples: list[Example]):
-    looks = list(maps_at_nouns(module(), images, examples))
+    looks = list(maps_at_nouns(Reader(), images, examples))
     cells = [int(look.weights.argmax()) for look in looks]
     assert [look.weights.shape for look in looks] == [GRID] * 6
     assert cells == [1, 4, 1, 2, 5, 2]
@@ -65,18 +60,9 @@ def test_every_noun_is_looked_at_where_its_step_does(examples: list[Example]):
 
 def test_what_the_model_sees_is_reported_in_fractions_of_each_image(examples: list[Example]):
     """The middle square of 80 % of the shorter side."""
-    looks = list(maps_at_nouns(module(), images, examples))
+    looks = list(maps_at_nouns(Reader(), images, examples))
     assert [look.seen for look in looks[:3]] == [pytest.approx((0.3, 0.1, 0.7, 0.9))] * 3
     assert [look.seen for look in looks[3:]] == [pytest.approx((0.1, 0.3, 0.9, 0.7))] * 3
-
-
-def test_of_squashed_images_the_same_share_of_either_side_is_seen(
-    examples: list[Example], monkeypatch: pytest.MonkeyPatch
-):
-    squashing = Preprocessing(100, 80, (0.5,) * 3, (0.5,) * 3, crop_mode="squash")
-    monkeypatch.setattr(Reader.encoder, "preprocessing", squashing)
-    looks = list(maps_at_nouns(module(), images, examples))
-    assert [look.seen for look in looks] == [pytest.approx((0.1, 0.1, 0.9, 0.9))] * 6
 
 
 def test_scores_worked_by_hand(examples: list[Example]):
@@ -85,7 +71,7 @@ def test_scores_worked_by_hand(examples: list[Example]):
     The wide image is seen from 0.3 to 0.7, looked at in the middle column, from 0.433 to 0.567: 7/8 of it are ball. The
     high one is seen from 0.1 to 0.9 and looked at in the last column, from 0.633 on: all dog.
     """
-    scores = measure_attention(module(), images, examples)
+    scores = measure_attention(Reader(), images, examples)
     assert list(scores["attention_by_kind"]["other"].values()) == pytest.approx([50, 100 * 2 * 7 / 8 / 4, 4])
     assert list(scores["attention_by_kind"]["animals"].values()) == pytest.approx([50, 100 * (1 / 8 + 1) / 2, 2])
     wide, high = 0.25 / 0.4, 0.45 / 0.8
@@ -100,9 +86,9 @@ def test_scores_worked_by_hand(examples: list[Example]):
 
 def test_maps_of_one_region_that_is_another_at_each_step_are_sharp_and_move_whole(examples: list[Example]):
     """Of captions of 6, 3 and 3 words with the end, twice; in batches of two."""
-    assert measure_maps(module(), images, examples) == {"entropy": 0.0, "movement": 1.0, "coverage": 1.0}
+    assert measure_maps(Reader(), images, examples) == {"entropy": 0.0, "movement": 1.0, "coverage": 1.0}
 
 
 def test_a_data_set_without_boxes_has_no_such_score(examples: list[Example]):
     plain = [example._replace(captions=(Caption(("a", "dog")),)) for example in examples]
-    assert measure_attention(module(), images, plain) == {}
+    assert measure_attention(Reader(), images, plain) == {}
