@@ -156,3 +156,12 @@ def test_a_place_that_cannot_be_written_is_reported_with_its_setting(run_light: 
     assert done.status == 2
     assert "set hydra.sweep.dir to another folder" in done.err
     assert len(done.err.splitlines()) == 1
+
+
+def test_a_run_that_fails_leaves_the_folder_of_one_that_is_starting(run_light: Callable[..., Any], tmp_path: Path):
+    (tmp_path / "mine").mkdir()
+    held = lock_file(tmp_path / "mine" / LOCK)
+    assert run_light(RUN_LIGHT, LIGHT, "seed=2", "hydra.run.dir=mine", folder=tmp_path).status == 2
+    assert held
+    assert (tmp_path / "mine" / LOCK).exists()
+    held.close()

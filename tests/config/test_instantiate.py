@@ -145,3 +145,9 @@ def read_with_options(root: str, **options: float) -> None:
 def test_the_options_of_a_call_are_among_its_arguments():
     called = describe_call(partial(read_with_options, "photos", val=0.2))
     assert called == {"_target_": f"{__name__}.read_with_options", "root": "photos", "val": 0.2}
+
+
+def test_foreign_targets_are_found_in_nodes_and_lists_at_any_depth():
+    own = {"_target_": "showattendtell.decoding.beam_search.BeamSearch"}
+    node = {"decoding": own, "loss": {"parts": [own, {"_target_": "a.B", "inner": {"_target_": "c.D"}}]}}
+    assert untrusted_targets(node) == ["a.B", "c.D"]

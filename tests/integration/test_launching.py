@@ -201,6 +201,20 @@ def test_under_torchrun_the_others_say_that_one_is_lost(folder: Path, prepared: 
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_two_processes_follow_the_curve_of_one_with_batches_of_twice_the_size(folder: Path, prepared: Any):
+    """50 steps, each its own epoch, so that the log has the loss of each."""
+    short = ["trainer.max_epochs=50", "trainer.limit_train_batches=1", "trainer.check_val_every_n_epoch=50"]
+    settings = [*TINY, *short, "decoder.dropout=0", "optimizer.lr=0.01"]
+    one = start(folder, *TRAIN, *settings, "data.batch_size=64", "hydra.run.dir=runs/64")
+    both = start(folder, *TRAIN, *settings, "data.batch_size=32", *TWO, "hydra.run.dir=runs/32")
+    assert_all_done(finish(one), finish(both))
+    curve, other = (read_metrics(folder / "runs" / size / METRICS)["train/loss"] for size in ("64", "32"))
+    assert len(curve) == 50
+    assert max(curve.values()) / min(curve.values()) > 1.2
+    assert other == pytest.approx(curve, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("setting", "output"),
     [("encoder.network=vgg99", "vgg99 is not a network of timm"), ("optimizer.lr=1e30", "the loss of step")],
