@@ -17,10 +17,12 @@ from showattendtell.readers.flickr import read_flickr8k, read_flickr30k
 ROWS = "image,caption,split\na.jpg,A dog .,train\nb.jpg,Two cats .,val\nc.jpg,A cow .,test\n"
 TOKENS = "a.jpg#0\tA dog .\nb.jpg#0\tTwo cats .\nc.jpg#0\tA cow .\n"
 LISTS = {"train.txt": "a\n", "val.txt": "b\n", "test.txt": "c\n"}
+SPLITS = {"a": "train", "b": "val", "c": "test"}
 ENTRIES = [
     {"filename": f"{name}.jpg", "filepath": "val2014", "split": split, "sentences": [{"raw": "A dog ."}]}
-    for name, split in {"a": "train", "b": "val", "c": "test"}.items()
+    for name, split in SPLITS.items()
 ]
+LINES = [{"image": f"{name}.jpg", "caption": "A dog .", "split": split} for name, split in SPLITS.items()]
 COCO: dict[str, Any] = {
     "images": [{"id": number, "file_name": f"{name}.jpg"} for number, name in enumerate("abc")],
     "annotations": [{"image_id": number, "caption": "A dog ."} for number in range(3)],
@@ -58,23 +60,6 @@ def gone(*names: str) -> Callable[[Path], Any]:
 
 def both(*spoils: Callable[[Path], Any]) -> Callable[[Path], Any]:
     return lambda root: [spoil(root) for spoil in spoils]
-
-
-def instead(make: Callable[[Path], Any]) -> Callable[[Path], Any]:
-    """Something else in the place of an image."""
-
-    def spoil(root: Path) -> None:
-        (root / "images/a.jpg").unlink()
-        make(root / "images/a.jpg")
-
-    return spoil
-
-
-def file_of_no_utf8_name(root: Path) -> None:
-    gone(*CAPTION_FILES)(root)
-    for stem in "abc":
-        (root / "images" / f"{stem}.txt").write_text("A dog .")
-    Path(os.fsdecode(bytes(root / "images") + b"/\xff.jpg")).touch()
 
 
 def texts(*stems: str) -> Callable[[Path], Any]:
@@ -143,7 +128,9 @@ KINDS = {
     ),
     # folders and the images in them
     "an image that is missing": Kind(gone("images/a.jpg"), "captioned but not on disk: 1, the first is"),
-    "a pipe in an image's place": Kind(instead(os.mkfifo), "captioned but not on disk: 1"),
+    "a pipe in an image's place": Kind(
+        both(gone("images/a.jpg"), lambda root: os.mkfifo(root / "images/a.jpg")), "captioned but not on disk: 1"
+    ),
     "COCO's captions missing": Kind(both(), "the caption file .* was not found in", read_coco2017),
     "Flickr8k's captions missing": Kind(
         gone(*CAPTION_FILES),
@@ -156,7 +143,10 @@ KINDS = {
     "two images with one text": Kind(
         both(texts("a", "b", "c"), text("images/a.png", "")), "a.jpg and a.png in .* share the captions"
     ),
-    "a file name that is not UTF-8": Kind(file_of_no_utf8_name, "the name of the image .* is not UTF-8; rename it"),
+    "a file name that is not UTF-8": Kind(
+        both(texts("a", "b", "c"), lambda root: (root / os.fsdecode(b"images/\xff.jpg")).touch()),
+        "the name of the image .* is not UTF-8; rename it",
+    ),
 }
 
 
@@ -199,14 +189,7 @@ def test_a_root_that_is_no_folder_is_reported(root: Path, read: Callable[..., An
         text("captions.csv", ROWS.replace(",", ", ").replace("train", "train ")),
         both(
             gone("captions.csv"),
-            text(
-                "captions.jsonl",
-                "".join(
-                    f'{{"image": "{name}.jpg", "caption": "A dog .", "split": "{split}"}}\r\n'
-                    for name, split in (("a", "train"), ("b", "val"), ("c", "test"))
-                ),
-                "utf-8-sig",
-            ),
+            text("captions.jsonl", "\r\n".join(map(json.dumps, LINES)), "utf-8-sig"),
         ),
         both(gone("captions.csv"), text("captions.json", json.dumps({"images": ENTRIES}), "utf-8-sig")),
     ],
@@ -215,8 +198,4 @@ def test_marks_line_ends_and_delimiters_of_other_programs_are_taken(root: Path, 
     accepted(root)
     (root / "val2014").symlink_to("images")
     dataset = read_custom(str(root), images="." if (root / "captions.json").exists() else None)
-    assert {split: [e.image for e in examples] for split, examples in dataset.splits.items()} == {
-        "train": ["a.jpg"],
-        "val": ["b.jpg"],
-        "test": ["c.jpg"],
-    }
+    assert {e.image[0]: split for split, examples in dataset.splits.items() for e in examples} == SPLITS

@@ -1,12 +1,13 @@
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from showattendtell.readers.formats import PLAIN, read_captions
+from showattendtell.errors import UserError
+from showattendtell.readers.formats import PLAIN, find_caption_files, read_all, read_captions
 from showattendtell.text.parsing import CaptionFile
-
-TOKENS = "a.jpg#0\tA dog .\na.jpg#1\tIt barks !\nb.jpg#0\tTwo cats .\n"
 
 
 def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
@@ -14,10 +15,81 @@ def write(path: Path, text: str, encoding: str = "utf-8") -> Path:
     return path
 
 
+SAID = {"a.jpg": ["A dog ."], "b.jpg": ["Two cats ."]}
+KARPATHY = [{"filename": name, "split": "test", "sentences": [{"raw": said[0]}]} for name, said in SAID.items()]
+LISTED = [{"image": name, "caption": said[0]} for name, said in SAID.items()]
+COCO = {
+    "images": [{"id": number, "file_name": name} for number, name in enumerate(SAID)],
+    "annotations": [{"image_id": number, "caption": said[0]} for number, said in enumerate(SAID.values())],
+}
+RESULTS: dict[str, Any] = {"captions": {name: said[0] for name, said in SAID.items()}, "references": SAID}
+LINES = "\n".join(map(json.dumps, LISTED))
+TOKENS = "".join(f"{name}#0\t{said[0]}\n" for name, said in SAID.items())
+ROWS = "".join(f"{name},{said[0]}\n" for name, said in SAID.items())
+
+FORMS = {
+    "coco.json": json.dumps(COCO),
+    "coco_pretty.json": json.dumps(COCO, indent=1),
+    "coco_without_suffix": json.dumps(COCO),
+    "results_of_coco.json": json.dumps(LISTED, indent=1),
+    "karpathy.json": json.dumps({"images": KARPATHY, "dataset": "flickr8k"}),
+    "evaluated.json": json.dumps(RESULTS, indent=1),
+    "lines.jsonl": LINES,
+    "lines.json": LINES,
+    "lines.txt": f"\n{LINES}\n",
+    "one_line_after_another.ndjson": LINES,
+    "table.csv": f"image,caption\n{ROWS}",
+    "table.txt": f"image,caption\n{ROWS}",
+    "table.tsv": f"image,caption\n{ROWS}".replace(",", "\t"),
+    "Flickr8k.token.txt": TOKENS,
+    "results_20130124.token": TOKENS,
+    "captions": TOKENS,
+}
+"""The same captions in every form."""
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_form_of_a_file_is_reported_by_its_content_and_suffix(tmp_path: Path, name: str):
+    assert read_captions(write(tmp_path / name, FORMS[name])).captions == SAID
+
+
+def test_the_faults_of_all_files_are_reported_at_once(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "picture.jpg").write_bytes(b"\xff\xd8\xff\xe0")
+    with pytest.raises(UserError) as error:
+        read_all(tmp_path / name for name in ("folder", "empty", "pipe", "picture.jpg", "nowhere"))
+    faults = str(error.value).replace(f"{tmp_path}/", "").split("; ")
+    assert faults == [
+        "folder cannot be read (it is a folder)",
+        "empty is empty",
+        "pipe cannot be read (it is a pipe or device)",
+        *(
+            "picture.jpg is not UTF-8 text (byte 0)",
+            "convert it (in Excel: CSV UTF-8, in Python: to_csv(index=False) of the pandas table)",
+        ),
+        "nowhere does not exist",
+    ]
+
+
+def test_a_file_is_meant_by_its_name_or_by_a_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ref0", "ref1", "ref10", "[a].txt", "deep/er/ref.txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+    assert find_caption_files("ref1") == [Path("ref1")]
+    assert find_caption_files("ref?") == [Path("ref0"), Path("ref1")]
+    assert find_caption_files(["ref1", "ref*"]) == [Path("ref1"), Path("ref0"), Path("ref10")]
+    assert find_caption_files("[a].txt") == [Path("[a].txt")]
+    assert find_caption_files("**/ref.txt") == [Path("deep/er/ref.txt")]
+    assert find_caption_files("nowhere") == [Path("nowhere")]
+
+
 @pytest.mark.parametrize("mark", ["\u2028", "\x85", "\x0c", "\x1c"])
 def test_only_line_feeds_end_a_caption(tmp_path: Path, mark: str):
     path = write(tmp_path / "tokens.txt", TOKENS.replace("A dog", f"A{mark}dog"))
-    assert read_captions(path).captions["a.jpg"] == [f"A{mark}dog .", "It barks !"]
+    assert read_captions(path).captions == {**SAID, "a.jpg": [f"A{mark}dog ."]}
 
 
 def test_plain_lines_are_an_image_each_also_where_they_are_empty(tmp_path: Path):
@@ -40,14 +112,7 @@ def test_a_table_may_have_its_columns_in_any_order_and_others_too(tmp_path: Path
     assert file.captions == {"a.jpg": ["A dog .", "A dog , and a cat ."], "b.jpg": [""]}
 
 
-@pytest.mark.parametrize(
-    "text", ['image,caption\na.jpg,"A ""stop""\nsign ."\n', 'caption,image\n"A ""stop""\nsign .",a.jpg\n']
-)
-def test_a_quoted_cell_may_hold_quotes_and_line_breaks(tmp_path: Path, text: str):
-    assert read_captions(write(tmp_path / "captions.csv", text)).captions == {"a.jpg": ['A "stop"\nsign .']}
-
-
-COCO = {
+NUMBERED = {
     "images": [{"id": 7, "file_name": "b.jpg"}, {"id": 5, "file_name": "a.jpg"}, {"id": 9}],
     "annotations": [
         {"image_id": 5, "caption": "A dog ."},
@@ -58,26 +123,9 @@ COCO = {
 
 
 def test_coco_s_captions_are_named_after_files_and_their_numbers_are_aliases(tmp_path: Path):
-    file = read_captions(write(tmp_path / "captions.json", json.dumps(COCO)))
+    file = read_captions(write(tmp_path / "captions.json", json.dumps(NUMBERED)))
     assert list(file.captions.items()) == [("b.jpg", ["Two cats ."]), ("a.jpg", ["A dog .", "It barks !"]), ("9", [])]
     assert file.aliases == {"7": "b.jpg", "5": "a.jpg"}
-
-
-@pytest.mark.parametrize(
-    ("numbers", "aliases"), [({}, {}), ({"imgid": 0}, {"0": "a.jpg"}), ({"imgid": 0, "cocoid": 5}, {"5": "a.jpg"})]
-)
-def test_an_image_of_karpathy_s_json_is_also_called_by_its_number(
-    tmp_path: Path, numbers: dict[str, int], aliases: dict[str, str]
-):
-    entry = {"filename": "a.jpg", "split": "train", "sentences": [{"raw": "A dog ."}], **numbers}
-    path = write(tmp_path / "dataset.json", json.dumps({"images": [entry]}))
-    assert read_captions(path).aliases == aliases
-
-
-def test_results_of_evaluation_have_the_model_s_captions_and_annotators_s(tmp_path: Path):
-    content = {"bleu4": 20.0, "captions": {"a.jpg": "a dog"}, "references": {"a.jpg": ["A dog .", "It barks !"]}}
-    file = read_captions(write(tmp_path / "results-test.json", json.dumps(content)))
-    assert (file.captions, file.references) == ({"a.jpg": ["a dog"]}, {"a.jpg": ["A dog .", "It barks !"]})
 
 
 @pytest.mark.parametrize("cell", ["['A dog', \"It's one\"]", '["A dog", "It\'s one"]'], ids=["pandas", "JSON"])

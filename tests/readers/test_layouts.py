@@ -207,9 +207,10 @@ def test_without_splits_flickr_s_come_from_a_hash_and_the_way_to_get_them_is_nam
     assert any(note.endswith(fetch) for note in dataset.notes)
 
 
-def test_karpathy_s_splits_next_to_kaggle_s_captions_are_taken(tmp_path: Path):
-    kaggle_flickr8k(tmp_path)
-    karpathy(tmp_path)
+@pytest.mark.parametrize("parts", [[kaggle_flickr8k, karpathy], [karpathy]])
+def test_karpathy_s_splits_are_taken_next_to_kaggle_s_captions_and_alone(tmp_path: Path, parts: list[Any]):
+    for part in parts:
+        part(tmp_path)
     assert {split: len(part) for split, part in read_flickr8k(str(tmp_path)).splits.items()} == {
         **{"train": 4, "val": 1, "test": 1}
     }

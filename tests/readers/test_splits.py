@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from showattendtell.errors import UserError
 from showattendtell.readers.custom import read_custom
@@ -172,18 +171,12 @@ def test_a_split_in_another_place_is_refused(tmp_path: Path, name: str, text: st
 def test_lists_next_to_the_captions_are_the_splits(
     tmp_path: Path, names: tuple[str, str, str], setting: dict[str, str]
 ):
-    (tmp_path / "captions.csv").write_text("image,caption\n" + "".join(f"{image},a dog\n" for image in ROWS))
+    write_images(tmp_path, [*ROWS])
     for split, name in zip(("train", "val", "test"), names, strict=True):
         images = [image for image, own in ROWS.items() if own == split]
         (tmp_path / f"{name}.txt").write_text("\n".join(images))
-    for image in ROWS:
-        Image.new("RGB", (8, 8)).save(tmp_path / image)
     splits = read_custom(str(tmp_path), **setting).splits
-    assert {split: [example.image for example in part] for split, part in splits.items()} == {
-        "train": ["a.jpg", "b.jpg"],
-        "val": ["c.jpg"],
-        "test": ["d.jpg"],
-    }
+    assert {example.image: split for split, part in splits.items() for example in part} == ROWS
 
 
 FOLDERS = [
@@ -197,7 +190,7 @@ def write_images(tmp_path: Path, images: list[str]) -> None:
     (tmp_path / "captions.csv").write_text("image,caption\n" + "".join(f"{image},a dog\n" for image in images))
     for image in images:
         (tmp_path / image).parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8)).save(tmp_path / image)
+        (tmp_path / image).touch()
 
 
 @pytest.mark.parametrize("folders", FOLDERS)
