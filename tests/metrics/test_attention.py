@@ -42,12 +42,6 @@ def test_a_hit_is_a_peak_whose_cells_center_lies_in_the_box(row: int, column: in
     assert compare_maps(GroundedWord(peaked(row, column), SEEN, (around(x, y),))).model.hit == 1
 
 
-def test_any_of_several_boxes_counts():
-    far, near = around(0.1, 0.1), around(0.4375, 0.25)
-    hits = [compare_maps(GroundedWord(peaked(0, 1), SEEN, boxes)).model.hit for boxes in [(far, near), (far,), (near,)]]
-    assert hits == [1, 0, 1]
-
-
 def test_equal_peaks_hit_in_proportion():
     weights = np.array([[0.2, 0.2], [0.2, 0.4]])
     look = GroundedWord(weights, WHOLE, (Box(0.5, 0, 1, 1),))
@@ -148,11 +142,6 @@ def test_the_figures_of_a_map_worked_by_hand():
     torch.testing.assert_close(movement[0].item(), (0.5 + 0.5 + 0.0) / 3)
     first, second = (1 + 1 + 0.5) / 3, (1 + 0 + 0) / 2
     torch.testing.assert_close(figures["coverage"][0].item(), (first + second) / 2)
-
-
-def test_captions_of_one_word_have_no_movement():
-    figures = attention_statistics(trace([[[0.5, 0.5]]]), torch.tensor([[EOS]]))
-    assert figures["movement"] == (0, 0)
 
 
 def test_beta_is_reported_by_the_class_of_the_word_that_is_said():

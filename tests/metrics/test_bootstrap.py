@@ -93,12 +93,3 @@ def test_scipy_gives_the_same_interval_of_a_mean():
     assert difference["difference"] == pytest.approx(np.mean(b - a))
     assert (difference["low"], difference["high"]) == pytest.approx(tuple(theirs.confidence_interval), abs=0.06)
     assert difference["higher"] == pytest.approx(np.mean(theirs.bootstrap_distribution > 0), abs=0.005)
-
-
-def test_every_further_system_is_compared_with_the_first_in_what_both_have():
-    means = [{"cider": ImageMeans("cider", np.full(3, mean))} for mean in (5.0, 7.0, 4.0, 5.0)]
-    means[-1]["rouge_l"] = ImageMeans("rouge_l", np.ones(3))
-    found = compare_with_first(means, 3, 10, seed=1)
-    assert [comparison.keys() for comparison in found] == [{"cider"}] * 3
-    assert [comparison["cider"]["difference"] for comparison in found] == [2, -1, 0]
-    assert [comparison["cider"]["higher"] for comparison in found] == [1, 0, 0.5]

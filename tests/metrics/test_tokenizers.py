@@ -17,14 +17,6 @@ SENTENCES = [
 ]
 
 
-def test_ptb_splits_off_what_is_no_word_and_drops_punctuation():
-    assert split_sentences(["A man's dog can't bark, can it?", "", "No."], "ptb") == [
-        ["a", "man", "'s", "dog", "ca", "n't", "bark", "can", "it"],
-        [],
-        ["no"],
-    ]
-
-
 def test_ptb_gives_the_words_of_pycocoevalcaps_tokenizer(monkeypatch: pytest.MonkeyPatch):
     """Which calls a `java` of the system."""
     start = ptbtokenizer.subprocess.Popen
