@@ -1,14 +1,16 @@
+"""All steps at once against the equations one by one, and against words one at a time."""
+
 from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
+from small_models import KINDS, D, small_captioner
 from torch import Tensor
 
 from showattendtell.losses.caption import SoftLoss, doubly_stochastic_penalty, total
 from showattendtell.models.attention import SoftAttention
-from showattendtell.models.baselines import NICDecoder
-from showattendtell.models.captioner import Captioner
+from showattendtell.models.captioner import Captioner, IncrementalDecoder
 from showattendtell.models.decoder import LSTMDecoder
 from showattendtell.models.scores import AdditiveScore
 from showattendtell.text.vocabulary import EOS, PAD, START
@@ -84,6 +86,41 @@ def test_annotations_are_projected_once_per_image(captioner: Captioner):
     assert rows == [2]
 
 
-def test_a_decoder_that_never_looks_again_refuses_an_attention():
-    with pytest.raises(ValueError, match="NICDecoder sees the image once and has no use for SoftAttention"):
-        Captioner(SoftAttention(5, 4), NICDecoder(9, 5, hidden_dim=4))
+DESCRIBED = torch.tensor([0, 0, 0, 2, 3, 3])
+"""Images of which some have more captions than others, and one has none."""
+
+STEMMED = torch.tensor([[4, 5, 6, 7], [4, 5, 6, 8], [4, 5, 8, 2], [3, 2, 8, 5], [4, 4, 4, 4], [7, 4, 4, 4]])
+"""Captions of which some begin alike."""
+
+
+def make_regions() -> Tensor:
+    return torch.randn(4, 6, D, generator=torch.Generator().manual_seed(1))
+
+
+def generate_given(decoder: IncrementalDecoder, image_index: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log p (B, T, V), alpha (B, T, L) and beta (B, T), where captions that have said the same so far are one stem."""
+    output = []
+    heard = torch.cat([torch.full_like(tokens[:, :1], START), tokens], dim=1)
+    state, images, before = decoder.initial_state, torch.arange(len(decoder.initial_state.hidden)), image_index
+    for step in range(tokens.shape[1]):
+        said = torch.cat([image_index.unsqueeze(1), heard[:, : step + 1]], dim=1)
+        _, stems = said[:, :-1].unique(dim=0, return_inverse=True)  # in the images' order
+        rows = torch.stack([before[stems == stem][0] for stem in range(int(stems.max()) + 1)])
+        done = decoder.step(state.select(rows), images[rows], stems, heard[:, step])
+        log_p = done.scores - done.normalizers.unsqueeze(1)
+        output.append((log_p, done.weights, done.gate))
+        state, images, before = done.state, images[rows][stems], torch.arange(len(image_index))
+    log_p, weights, gates = (torch.stack(part, dim=1) for part in zip(*output, strict=True))
+    return log_p, weights, gates
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("attention", "decoder"), [*KINDS, ("soft", "lstm of words alone")])
+@torch.no_grad()
+def test_words_one_at_a_time_have_the_probabilities_of_all_at_once(attention: str, decoder: str, dtype: torch.dtype):
+    captioner, regions = small_captioner(attention, decoder).to(dtype), make_regions().to(dtype)
+    trace = captioner(regions, DESCRIBED, STEMMED)
+    log_p, weights, gates = generate_given(captioner.decoder.incremental(captioner)(regions), DESCRIBED, STEMMED)
+    torch.testing.assert_close(log_p, trace.at_steps(trace.logits).log_softmax(dim=2))
+    torch.testing.assert_close(weights, trace.weights)
+    torch.testing.assert_close(gates, trace.gates)

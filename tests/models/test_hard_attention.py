@@ -42,14 +42,6 @@ def test_locations_are_drawn_as_often_as_alpha_says():
     assert alpha.max() < 0.9
 
 
-def test_the_context_is_the_region_that_was_drawn_and_its_log_probability_that_of_alpha():
-    glimpse = look(hard().eval(), captions=50)
-    chosen = glimpse.sample.locations.squeeze(1)
-    torch.testing.assert_close(glimpse.context, REGIONS[0, chosen])
-    torch.testing.assert_close(glimpse.sample.log_prob, glimpse.weights[torch.arange(50), chosen].log())
-    assert len(chosen.unique()) > 1
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_given_locations_are_looked_at_and_the_others_drawn(training: bool):
     attention = hard(expectation_prob=0.0).train(training)

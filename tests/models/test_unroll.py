@@ -48,21 +48,9 @@ def with_gradient(value: Tensor, captioner: Captioner) -> Parts:
     return value.detach(), *gradient
 
 
-@pytest.fixture
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Parts]], Parts]:
-    """Gives what a function gives where padding is computed along."""
-
-    def work_with_padding(work: Callable[[], Parts]) -> Parts:
-        with monkeypatch.context() as patched:
-            patched.setattr(Packing, "of", Packing.with_padding)
-            return work()
-
-    return work_with_padding
-
-
 @pytest.mark.parametrize("rewarded", [False, True], ids=["loss", "log p of rewards"])
 @pytest.mark.parametrize(("attention", "decoder", "loss"), MODELS.values(), ids=MODELS)
-def test_losses_and_gradients(attention, decoder, loss, rewarded: bool, as_on_a_gpu):
+def test_losses_and_gradients(attention, decoder, loss, rewarded: bool, monkeypatch: pytest.MonkeyPatch):
     captioner = captioner_of(attention, decoder)
     of = {"doubly_stochastic_weight": 0.5, "label_smoothing": 0.1}
 
@@ -71,7 +59,9 @@ def test_losses_and_gradients(attention, decoder, loss, rewarded: bool, as_on_a_
             return with_gradient(log_prob(captioner, REGIONS, TOKENS), captioner)
         return with_gradient(total(loss(**of)(captioner, REGIONS, OWNERS, TOKENS).terms), captioner)
 
-    found = as_on_a_gpu(work)
+    with monkeypatch.context() as patched:
+        patched.setattr(Packing, "of", Packing.with_padding)
+        found = work()
     assert all(part.isfinite().all() for part in found)
     torch.testing.assert_close(found, work())
 
