@@ -30,14 +30,6 @@ def error(grids: Tensor, expected: Tensor) -> float:
     return ((grids - expected).norm() / expected.norm()).item()
 
 
-def test_torch_gives_every_image_its_grid_however_many_there_are(encoder: Encoder):
-    for number in (1, BATCH_SIZES["torch"] + 1):
-        pixels = photographs(number, 32)
-        with torch.no_grad():
-            alone = torch.cat([encoder(image.unsqueeze(0)) for image in pixels])
-        torch.testing.assert_close(start_engine(encoder, "torch", "float32")(pixels), alone, rtol=1e-3, atol=1e-3)
-
-
 def test_a_grid_depends_neither_on_the_number_of_images_nor_of_threads(encoder: Encoder):
     pixels, run = photographs(BATCH_SIZES["torch"] + 5, 32), start_engine(encoder, "torch", "float32")
     grids = []
