@@ -15,6 +15,7 @@ import pytest
 import pytorch_lightning as lightning
 import torch
 from documentation import ROOT, blocks
+from killed_runs import assert_same_weights
 from PIL import Image
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from quiet_trainer import quiet_trainer
@@ -44,7 +45,7 @@ from showattendtell.models.encoder import Encoder
 from showattendtell.text.vocabulary import SPECIAL, Vocabulary
 from showattendtell.types import Dataset
 
-SCRIPT, FLICKR, SCORING, OWN = blocks(ROOT / "docs/python.md", "python")
+SCRIPT, _, _, OWN = blocks(ROOT / "docs/python.md", "python")
 WORDS = Vocabulary([*SPECIAL, "a", "dog"])
 
 
@@ -78,11 +79,6 @@ def weights(model: CaptioningModule) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
-def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
-
-
 SHRUNK = SCRIPT.replace("ShapesDataModule()", "ShapesDataModule(20, 4, 4)")
 
 
@@ -102,22 +98,16 @@ def test_the_script_of_the_documentation_runs_as_it_stands(
     names: dict[str, Any] = {}
     exec(script, names)
     run, loaded = names["trainer"], names["model"]
-    assert_same(weights(loaded), weights(run.lightning_module))
+    assert_same_weights(weights(loaded), weights(run.lightning_module))
     assert run.callback_metrics["test/loss_per_word"] < most
     printed = capsys.readouterr().out
     assert "attention=soft, decoder=lstm, hidden_dim=128" in repr(CaptioningModule(hidden_dim=128))
-    labels = [
-        *(f"BLEU-{n} without brevity penalty" for n in range(1, 5)),
-        "METEOR",
-        "CIDEr",
-        "loss per word",
-        "perplexity",
-    ]
+    labels = [f"BLEU-{n} without brevity penalty" for n in range(1, 5)]
+    labels += ["METEOR", "CIDEr", "loss per word", "perplexity"]
     assert re.findall(r"^│ ([^│]*?) +│ +[\d.]+ │$", printed, re.MULTILINE) == labels
     before = run.predict(run.lightning_module, names["data"])
     assert run.predict(loaded, names["data"]) == before
     assert len(before[0]) == images
-    assert len(FLICKR.splitlines()) < 40
 
 
 @pytest.mark.slow
@@ -133,7 +123,7 @@ def test_training_resumes_in_mid_epoch_with_the_same_weights(tmp_path: Path, cac
     assert torch.load(middle, weights_only=True)["ShapesDataModule"] == {"epoch": 1, "batches": 3, "of": steps // 2}
     resumed = small()
     trainer(tmp_path).fit(resumed, shapes(cache, encoder), ckpt_path=str(middle))
-    assert_same(weights(resumed), weights(whole))
+    assert_same_weights(weights(resumed), weights(whole))
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +164,7 @@ def test_a_checkpoint_of_lightning_is_loaded_by_its_path(written: tuple[Path, Ca
     path, model = written
     files = photographs(cache)
     captioner = showattendtell.load(path, beam_size=1)
-    assert_same(weights(captioner.models[0].module), weights(model))  # type: ignore[arg-type]
+    assert_same_weights(weights(captioner.models[0].module), weights(model))  # type: ignore[arg-type]
     pixels = torch.stack([model.encoder.preprocessing(read_pixels(file)) for file in files])
     for photograph, [expected] in zip(captioner(files), model.generate(pixels), strict=True):
         assert photograph.caption == " ".join(model.vocabulary.decode(expected.tokens))
@@ -215,7 +205,7 @@ def test_an_attention_of_your_own_module_is_loaded_where_you_trust_it(
     monkeypatch.setenv(TRUST, "own_parts")
     captioner = showattendtell.load(tmp_path / "own.ckpt")
     assert isinstance(captioner.models[0].module.captioner.attention, import_module("own_parts").SharpAttention)
-    assert_same(weights(captioner.models[0].module), weights(model))  # type: ignore[arg-type]
+    assert_same_weights(weights(captioner.models[0].module), weights(model))  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_of_the_command_is_loaded_by_load(tmp_path: Path):

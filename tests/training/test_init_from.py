@@ -13,7 +13,6 @@ from showattendtell.errors import UserError
 from showattendtell.features.extract import Extraction, feature_path
 from showattendtell.loading.checkpoints import CONFIDENCE
 from showattendtell.loading.models import InitialCheckpoint, find_initial_checkpoint
-from showattendtell.models.captioner import Captioner
 from showattendtell.models.encoder import Encoder
 from showattendtell.runtime.files import BEST
 from showattendtell.text.vocabulary import UNK, Vocabulary
@@ -44,10 +43,6 @@ def vocabulary_of(origin: InitialCheckpoint) -> Vocabulary:
     return origin.vocabulary(small_config(), Dataset("made up", {"train": (Example("a.jpg", "a.jpg", ()),)}))
 
 
-def load(origin: InitialCheckpoint, captioner: Captioner) -> None:
-    origin.load_captioner(captioner, vocabulary_of(origin))
-
-
 def test_captioner_and_words_are_those_of_the_checkpoint(checkpoint: Path):
     origin, config = origin_of(checkpoint), small_config("decoder.dropout=0.1")
     size = len(torch.load(checkpoint)["state_dict"]["captioner.decoder.embedding.weight"])
@@ -69,7 +64,7 @@ def test_new_words_begin_as_unknown_ones_and_share_their_probability(checkpoint:
     assert vocabulary.words[size:] == ("cat", "mouse", "horse")
     config = small_config()
     before, after = (build_captioner(config.attention, config.decoder, 3, number) for number in (size, size + 3))
-    load(origin, before)
+    origin.load_captioner(before, vocabulary_of(origin))
     origin.load_captioner(after, vocabulary)
     for name, value in after.state_dict().items():
         own = before.state_dict()[name]
