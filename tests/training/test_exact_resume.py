@@ -16,7 +16,7 @@ from pytorch_lightning.callbacks import Callback
 from slow_cases import slow_after
 from small_training import small_config, small_run
 
-from showattendtell.runtime.files import LAST, PREVIOUS
+from showattendtell.runtime.files import LAST
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -63,11 +63,8 @@ def test_training_continues_whatever_was_chosen(tmp_path: Path, settings: list[s
 
 def test_a_run_that_is_killed_in_the_validation_after_its_time_is_finished_when_it_resumes(tmp_path: Path):
     settings = ["trainer.max_time=00:00:00:01", "trainer.max_epochs=1000", "callbacks.early_stopping=null"]
-    config, whole, copies = (
-        small_config(*settings, "checkpoint_interval_minutes=60"),
-        tmp_path / "whole",
-        tmp_path / "copies",
-    )
+    config = small_config(*settings, "checkpoint_interval_minutes=60")
+    whole, copies = tmp_path / "whole", tmp_path / "copies"
     small_run(config, whole, callbacks=[Kills(whole, copies)])
     killed = max(copies.iterdir(), key=lambda folder: (folder / LAST).stat().st_mtime_ns)
     assert not read(killed / LAST)["callbacks"]["LastCheckpoint"]["finished"]
@@ -95,16 +92,6 @@ def test_nothing_is_lost_by_being_killed_again_and_again(uninterrupted: Path, tm
             small_run(small_config(), run, run / LAST if (run / LAST).exists() else None, [KillAfterTwo()])
     small_run(small_config(), run, run / LAST)
     assert_ends_as(uninterrupted, run)
-
-
-def test_the_checkpoint_before_the_last_is_kept_until_the_run_is_finished(uninterrupted: Path, tmp_path: Path):
-    copies = uninterrupted.with_name("copies")
-    for step in (2, 3, 4):
-        steps = [read(copies / f"{step:02}" / name)["global_step"] for name in (PREVIOUS, LAST)]
-        assert steps == [step - 1, step]
-    killed = Path(shutil.copytree(copies / "03", tmp_path / "03"))
-    small_run(small_config(), killed, killed / PREVIOUS)
-    assert_ends_as(uninterrupted, killed)
 
 
 EXTENDED = {
