@@ -54,11 +54,7 @@ def calls_in(module: ModuleType) -> Iterator[Use]:
         return eval(ast.unparse(node), dict(vars(module)))
 
     for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))):
-        if (
-            not isinstance(node, ast.Call)
-            or not isinstance(node.func, ast.Attribute)
-            or node.func.attr not in FUNCTIONS
-        ):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FUNCTIONS):
             continue
         method, place = node.func.attr, f"{module.__name__}:{node.lineno}"
         try:

@@ -18,12 +18,8 @@ from showattendtell.visualization.figures import read_metrics
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SETTINGS = [
-    "decoder.dropout=0",
-    "trainer.limit_train_batches=1.0",
-    "callbacks.early_stopping.patience=99",
-    "checkpoint_interval_minutes=60",
-]
+SETTINGS = ["decoder.dropout=0", "trainer.limit_train_batches=1.0"]
+SETTINGS += ["callbacks.early_stopping.patience=99", "checkpoint_interval_minutes=60"]
 CHOICES = {
     "hard": ["attention=hard", "attention.num_samples=2"],
     "paper": ["data.bucketing=paper"],
@@ -80,11 +76,8 @@ def trained(fork_server: ForkServerContext) -> Trained:
 
 
 def train(folder: Path, data: Data, processes: int, batch_size: int, *settings: str) -> None:
-    small_training.IMAGES, small_training.VALIDATED, small_training.REGIONS = (
-        data.images,
-        data.validated,
-        small_training.REGIONS[:, : data.regions],
-    )
+    small_training.IMAGES, small_training.VALIDATED = data.images, data.validated
+    small_training.REGIONS = small_training.REGIONS[:, : data.regions]
     several = [f"trainer.devices={processes}", "trainer.strategy=ddp_fork"] if processes > 1 else []
     config = small_training.small_config(*SETTINGS, *settings, f"data.batch_size={batch_size}", *several)
     small_training.small_run(config, folder, callbacks=[Report(folder)])
