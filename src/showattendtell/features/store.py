@@ -42,8 +42,8 @@ MANIFEST, PLAN = "store.json", "plan.json"
 LARGEST = 2**28
 """The largest number of values in the grids of an image, of all views."""
 
-LOST = (errno.ENOENT, errno.EINVAL)
-"""Errors of a file that is missing or no file. Others, such as a lack of permission, do not mean that it is damaged."""
+REFUSED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE)
+"""Errors of opening a file that do not mean that it is damaged: no permission, or too many open files."""
 
 StoredDtype = Literal["float16", "int8"]
 Content = TypeVar("Content", bound=BaseModel)
@@ -159,7 +159,7 @@ def _read(file: Path, model: type[Content]) -> Content:
     try:
         return model.model_validate_json(read_regular(file))
     except OSError as error:
-        if error.errno not in LOST:
+        if error.errno in REFUSED:
             raise
         raise damaged(file.parent, f"{file.name}: {error.strerror}") from None
     except ValidationError:
@@ -266,7 +266,7 @@ class FeatureStore:
                 if os.preadv(self._open(shard), [buffer.data], offset) != size:
                     raise damaged(self.path, f"{shard_file(self.path, shard).name} ends too early")
         except OSError as error:
-            if error.errno not in LOST:
+            if error.errno in REFUSED:
                 raise
             raise damaged(self.path, f"{Path(error.filename or '').name}: {error.strerror}") from None
         return unpack(np.ndarray((len(rows),), self._grid, content))
