@@ -45,7 +45,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         Raises:
             UserError: the file cannot be written; the existing one is kept.
         """
-        with write_errors(Path(path), RESUME):  # which also makes the folder, as Lightning's class does
+        with write_errors(Path(path), f"check the disk; {RESUME}"):  # and make the folder, as Lightning does
             save(checkpoint, Path(path), (storage_options or {}).get("keep"))
 
 
@@ -206,12 +206,6 @@ def _layout(tensor: Tensor) -> tuple[Any, ...]:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return (tensor.layout,)
     return tensor.shape, tensor.dtype, tensor.stride()
-
-
-def remaining_batches(trainer: Trainer) -> float:
-    """Return how many batches training still has, by its maximum of epochs or of steps."""
-    steps = trainer.estimated_stepping_batches - trainer.global_step
-    return steps * trainer.accumulate_grad_batches
 
 
 def is_accumulating(trainer: Trainer) -> bool:

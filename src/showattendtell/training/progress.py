@@ -35,7 +35,7 @@ from showattendtell.metrics.means import perplexity
 from showattendtell.runtime.distributed import mean_over_processes, rank
 from showattendtell.runtime.files import METRICS, atomic_write, duration, write_times
 from showattendtell.settings import Node, Nodes, metric_mode, short_metric
-from showattendtell.training.checkpointing import is_accumulating, remaining_batches
+from showattendtell.training.checkpointing import is_accumulating
 from showattendtell.training.module import CaptioningModule
 from showattendtell.visualization.figures import draw_curves, read_metrics
 
@@ -176,6 +176,12 @@ def without_errors(logger: Logger, name: str) -> Logger:
         if not method.startswith("_"):
             setattr(logger, method, guarded(getattr(logger, method)))
     return logger
+
+
+def remaining_batches(trainer: Trainer) -> float:
+    """Return how many batches training still has, by its maximum of epochs or of steps."""
+    steps = trainer.estimated_stepping_batches - trainer.global_step
+    return steps * trainer.accumulate_grad_batches
 
 
 class EpochReport(Callback):
